@@ -1,0 +1,86 @@
+# The verbs of this repository; `make help` lists them. Needs Python 3.11 or newer and PyPI, nothing else.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTEST := $(PY) -m pytest
+# Both cores for the quick tests; the slow ones want the machine to themselves.
+WORKERS ?= 2
+EVERY_DAY := not interop and not long
+
+.PHONY: help install run test lint fmt bench sim fuzz interop crash clients docs constraints clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
+		while IFS='|' read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
+
+install: $(STAMP) ## create .venv with the pinned versions (instant when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ ! -x $(PY) ]; then \
+		found=; \
+		for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+			if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+				found=$$candidate; break; \
+			fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo "Tidelog needs Python 3.11 or newer with its venv module, and found none on the PATH." >&2; \
+			echo "Install one (for example the python3.11 and python3.11-venv packages), or name it: make install PYTHON=/path/to/python3.11" >&2; \
+			exit 1; \
+		fi; \
+		echo "creating $(VENV) with $$("$$found" --version)"; \
+		"$$found" -m venv $(VENV); \
+	fi
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev]'
+	@touch $@
+
+run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
+	@$(VENV)/bin/tidelog start
+
+test: lint ## lint, types and every test that needs no other registry
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not slow and $(EVERY_DAY)"
+	$(PYTEST) -m "slow and $(EVERY_DAY)" --timeout 600
+
+lint: install ## ruff, mypy --strict, import contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy bench tools/peers
+	$(VENV)/bin/lint-imports
+
+fmt: install ## format and fix what can be fixed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: install ## measure beside Apache Kafka on this machine (BENCH="--quick" for two minutes)
+	$(PY) -m bench.run $(BENCH)
+
+sim: install ## storage on the simulated disk, many more examples than make test takes
+	$(PYTEST) tests/storage tests/testing --hypothesis-profile long --timeout 3600
+
+fuzz: install ## decoders and record batches against many more generated inputs
+	$(PYTEST) tests/wire tests/records --hypothesis-profile long --timeout 3600
+
+interop: install ## Kafka's own tools and clients of other languages, where their registries are reachable
+	$(PYTEST) tests/interop -m interop -rs --timeout 600
+
+crash: install ## kill -9 under load, 50 times (CYCLES=n)
+	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),50) $(PYTEST) tests/crash --timeout 3600
+
+clients: install ## one million records through every Python client and kcat
+	$(PYTEST) tests/clients --timeout 1800
+
+docs: install ## regenerate the reference pages that come from tables in the code
+	@for generator in tools/generate_*_docs.py; do \
+		[ -e "$$generator" ] || continue; echo "$$generator"; $(PY) "$$generator"; \
+	done
+
+constraints: ## write the versions now in .venv to constraints.txt
+	@$(PY) -m pip freeze --exclude-editable --exclude tidelog | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt
+
+clean: ## remove .venv and caches (never data)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,159 @@
+"""What the wire codec costs: microseconds per operation, best of several rounds.
+
+python bench/micro_wire.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tidelog.wire.api import ApiKey
+from tidelog.wire.codec import decoder
+from tidelog.wire.headers import RequestHeader, decode_request_header, encode_request, encode_response
+from tidelog.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from tidelog.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+ROUNDS = 7
+TOPIC_ID = bytes(range(16))
+
+
+class Range:
+    """Stands in for a range of a segment file."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self) -> bytes:
+        return bytes(self.count)
+
+    def release(self) -> None:
+        pass
+
+
+def measure(name: str, operation: Callable[[], object], repeats: int = 5000) -> None:
+    best = float("inf")
+    operation()
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            operation()
+        best = min(best, time.perf_counter() - start)
+    print(f"{name:<52}{best / repeats * 1e6:8.2f} µs")
+
+
+def request_decode(key: ApiKey, version: int, message: object) -> Callable[[], object]:
+    """Header and body, as the broker does it."""
+    frame = memoryview(bytearray(encode_request(RequestHeader(key, version, 7, "producer-1"), message)))[4:]
+    decode = decoder(type(message), version)
+
+    def run() -> object:
+        _, position = decode_request_header(frame, 0)
+        return decode(frame, position)
+
+    return run
+
+
+def produce_request() -> ProduceRequest:
+    partition = PartitionProduceData(index=0, records=bytes(1100))
+    return ProduceRequest(
+        None, -1, 30000, [TopicProduceData(name="orders", topic_id=TOPIC_ID, partition_data=[partition])]
+    )
+
+
+def produce_response() -> ProduceResponse:
+    partition = PartitionProduceResponse(index=0, error_code=0, base_offset=123456, log_start_offset=0)
+    return ProduceResponse(
+        [TopicProduceResponse(name="orders", topic_id=TOPIC_ID, partition_responses=[partition])]
+    )
+
+
+def fetch_request() -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=123456, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic="orders", topic_id=TOPIC_ID, partitions=[partition])
+    return FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
+
+
+def fetch_response() -> FetchResponse:
+    partition = PartitionData(
+        partition_index=0,
+        high_watermark=200000,
+        last_stable_offset=200000,
+        log_start_offset=0,
+        records=Range(1 << 20),
+    )
+    return FetchResponse(
+        responses=[FetchableTopicResponse(topic="orders", topic_id=TOPIC_ID, partitions=[partition])]
+    )
+
+
+def metadata_response(topics: int, partitions: int) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node, f"broker-{node}", 9092) for node in range(3)],
+        cluster_id="cluster",
+        controller_id=1,
+        topics=[
+            MetadataResponseTopic(
+                name=f"topic-{topic}",
+                topic_id=TOPIC_ID,
+                partitions=[
+                    MetadataResponsePartition(0, index, 1, 5, [0, 1, 2], [0, 1, 2], [])
+                    for index in range(partitions)
+                ],
+            )
+            for topic in range(topics)
+        ],
+    )
+
+
+def main() -> None:
+    for version in (9, 13):
+        measure(
+            f"Produce v{version} request, header + decode",
+            request_decode(ApiKey.PRODUCE, version, produce_request()),
+        )
+        answer = produce_response()
+        measure(f"Produce v{version} response, encode", partial(encode_response, 0, version, 7, answer))
+    measure("Produce response, construct", produce_response)
+    for version in (12, 16):
+        measure(
+            f"Fetch v{version} request, header + decode",
+            request_decode(ApiKey.FETCH, version, fetch_request()),
+        )
+        fetched = fetch_response()
+        measure(
+            f"Fetch v{version} response, encode with a file range",
+            partial(encode_response, 1, version, 7, fetched),
+        )
+    measure("Fetch response, construct", fetch_response)
+    metadata = metadata_response(10, 10)
+    measure("Metadata v12 response 10 x 10, encode", lambda: encode_response(3, 12, 7, metadata), 300)
+    measure("Metadata response 10 x 10, construct", lambda: metadata_response(10, 10), 300)
+
+
+if __name__ == "__main__":
+    main()

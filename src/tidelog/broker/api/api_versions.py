@@ -1,0 +1,52 @@
+"""ApiVersions (18), versions 0-4: what this broker serves.
+
+3  flexible; the client names its software; features are listed
+4  supported features with a minimum of 0 may be listed (version 3 must leave them out)
+
+A version beyond 4 is answered by the dispatcher with version 0 and our own range (KIP-511).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if context.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not (SOFTWARE_NAME.fullmatch(name) and SOFTWARE_NAME.fullmatch(version)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.client_software = (name, version)
+    features = broker.features()
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            for api in broker.apis.values()
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in features.supported.items()
+            if low > 0 or context.version >= 4
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.finalized.items()
+        ],
+    )

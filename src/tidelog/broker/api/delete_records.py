@@ -1,0 +1,59 @@
+"""DeleteRecords (21), versions 0-2: move the start of partitions up; what is below is gone.
+
+2  flexible
+
+The new log start is written to its checkpoint before the answer, so deleted records do not come back after a crash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.errors import RequestError
+from tidelog.internal_topics import is_internal_topic
+from tidelog.storage.disk import DiskError
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_delete(broker, topic.name, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+    await broker.checkpoint_log_starts()
+    return response
+
+
+def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    try:
+        if is_internal_topic(topic):
+            raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        partition = broker.partitions.leader_of(topic, asked.partition_index)
+        if not partition.log.config.delete_policy:
+            raise RequestError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only; records cannot be deleted by offset")
+        try:
+            result.low_watermark = partition.delete_records(asked.offset)
+        except DiskError as error:
+            broker.partitions.disk_failed(partition, error)
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+    except RequestError as error:
+        result.error_code = error.code
+    return result

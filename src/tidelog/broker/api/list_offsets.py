@@ -1,0 +1,110 @@
+"""ListOffsets (2), versions 1-11: which offset is first, last, or at a point in time.
+
+2  isolation level      4  leader epochs (KIP-320)     6  flexible      7  max timestamp (-3)
+8  earliest local (-4)  9  latest tiered (-5)          10 timeout for tiered look-ups      11 earliest pending upload (-6)
+
+This broker keeps everything on its own disks, so the tiered questions are answered as a broker without tiers does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.errors import RequestError
+from tidelog.replication.partition import Partition
+from tidelog.storage.disk import DiskError
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+DEBUG_REPLICA = -2
+
+
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    repeated = {key for key in asked if asked.count(key) > 1} if len(set(asked)) < len(asked) else set()
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = []
+        for partition in topic.partitions:
+            answer = ListOffsetsPartitionResponse(
+                partition_index=partition.partition_index, timestamp=-1, offset=-1, leader_epoch=-1
+            )
+            answers.append(answer)
+            try:
+                if (topic.name, partition.partition_index) in repeated:
+                    raise RequestError(ErrorCode.INVALID_REQUEST)
+                _answer(broker, context, request, topic.name, partition, answer)
+            except RequestError as error:
+                answer.error_code = error.code
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _answer(
+    broker: Broker,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    timestamp = asked.timestamp
+    if timestamp < 0 and context.version < FIRST_VERSION.get(timestamp, 1):
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = broker.partitions.leader_of(topic, asked.partition_index)
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    end = _readable_end(partition, request)
+    try:
+        found = _look_up(partition, timestamp, end)
+    except DiskError as error:
+        broker.partitions.disk_failed(partition, error)
+        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+    if found is not None:
+        answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+def _readable_end(partition: Partition, request: ListOffsetsRequest) -> int:
+    if request.replica_id == DEBUG_REPLICA or request.replica_id >= 0:
+        return partition.log.log_end_offset
+    return partition.visible_end(committed_only=request.isolation_level == READ_COMMITTED)
+
+
+def _epoch_at(partition: Partition, offset: int) -> int:
+    epoch = partition.log.epochs.epoch_for_offset(offset)
+    return partition.leader_epoch if epoch is None else epoch
+
+
+def _look_up(partition: Partition, timestamp: int, end: int) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch), or None when no record answers the question."""
+    log = partition.log
+    if timestamp == LATEST:
+        return -1, end, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, _epoch_at(partition, log.log_start_offset)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp_offset()
+    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    elif timestamp < 0:
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
+    else:
+        found = log.offset_for_timestamp(timestamp)
+    return None if found is None or found[1] >= end else found

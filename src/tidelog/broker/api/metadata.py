@@ -1,0 +1,150 @@
+"""Metadata (3), versions 0-13: which brokers there are, and who leads which partition.
+
+1  null asks for all topics, internal flag    2  cluster id     4  auto-creation may be forbidden     5  offline replicas
+7  leader epochs     8  authorized operations     9  flexible     10  topic ids     11  cluster operations moved out
+12 topics may be asked for by id              13  error that asks the client to start over (KIP-1102)
+
+A topic that does not exist is created where `auto.create.topics.enable` and the client allow it; the answer then already
+names its leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from tidelog.broker.dispatch import RequestContext
+from tidelog.controller.image import PartitionImage, TopicImage
+from tidelog.errors import RequestError
+from tidelog.internal_topics import is_internal_topic
+from tidelog.storage.files import is_topic_name
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tidelog.wire.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    topics = request.topics
+    if topics is None or (context.version == 0 and not topics):
+        found = [_describe(broker, request, topic) for topic in broker.image.topics_by_name.values()]
+        return _response(broker, context, request, found)
+    missing = _missing(broker, request, topics)
+    if missing:
+        return _create_and_answer(broker, context, request, topics, missing)
+    return _response(broker, context, request, _find_all(broker, context, request, topics, {}))
+
+
+def _missing(broker: Broker, request: MetadataRequest, topics: list[MetadataRequestTopic]) -> list[str]:
+    """The topics to create before answering."""
+    if not (request.allow_auto_topic_creation and broker.config.bool("auto.create.topics.enable")):
+        return []
+    known = broker.image.topics_by_name
+    return [
+        topic.name
+        for topic in topics
+        if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in known and is_topic_name(topic.name)
+    ]
+
+
+async def _create_and_answer(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    topics: list[MetadataRequestTopic],
+    missing: list[str],
+) -> MetadataResponse:
+    failures: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await broker.auto_create_topic(name)
+        except RequestError as error:
+            failures[name] = error.code
+    return _response(broker, context, request, _find_all(broker, context, request, topics, failures))
+
+
+def _find_all(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    topics: list[MetadataRequestTopic],
+    failures: dict[str, ErrorCode],
+) -> list[MetadataResponseTopic]:
+    if any(topic.topic_id != ZERO_UUID for topic in topics):
+        # A request by id is by id alone: names beside ids are not looked at, as in Kafka.
+        return [_find_by_id(broker, request, topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID]
+    return [_find(broker, request, topic.name or "", failures) for topic in topics]
+
+
+def _find_by_id(broker: Broker, request: MetadataRequest, topic_id: bytes) -> MetadataResponseTopic:
+    topic = broker.image.topic_by_id(topic_id)
+    if topic is None:
+        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    return _describe(broker, request, topic)
+
+
+def _find(
+    broker: Broker, request: MetadataRequest, name: str, failures: dict[str, ErrorCode]
+) -> MetadataResponseTopic:
+    topic = broker.image.topic(name)
+    if topic is not None:
+        return _describe(broker, request, topic)
+    if not is_topic_name(name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        code = failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal_topic(name))
+
+
+def _describe(broker: Broker, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
+    response = MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal_topic(topic.name),
+        partitions=[_partition(broker, topic, index, partition) for index, partition in topic.partitions.items()],
+    )
+    if request.include_topic_authorized_operations:
+        response.topic_authorized_operations = TOPIC_OPERATIONS
+    return response
+
+
+def _partition(broker: Broker, topic: TopicImage, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    leader = broker.live_leader(topic, index, partition)
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=broker.offline_replicas(topic, index, partition),
+    )
+
+
+def _response(
+    broker: Broker, context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in broker.endpoints(context.connection.listener_name)
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response

@@ -1,0 +1,35 @@
+"""All commands, put together. Importing this must stay cheap: no client, no rich, no broker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidelog.cli import bench, config, consume, log, produce, start, topic
+from tidelog.cli.boundary import plain_typer
+
+app = plain_typer(
+    "A Kafka-compatible log: start a broker, and look after topics and records on any Kafka cluster."
+)
+
+start.register(app)
+app.add_typer(topic.app, name="topic")
+produce.register(app)
+consume.register(app)
+app.add_typer(config.app, name="config")
+app.add_typer(log.app, name="log")
+app.add_typer(bench.app, name="bench")
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Show the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        from tidelog.cli.version import tidelog_version
+
+        print(f"tidelog {tidelog_version()}")
+        raise typer.Exit

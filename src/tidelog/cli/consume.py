@@ -1,0 +1,120 @@
+"""`tidelog consume`: records of a topic to stdout, from where and for how long the options say."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.boundary import reported, with_cluster
+from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_timestamp
+from tidelog.cli.output import note
+from tidelog.cli.record_format import RecordFormat, json_format, template_format, text_format
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import ClusterClient
+    from tidelog.client.metadata import TopicPartition
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(consume)
+
+
+@reported
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="From the oldest record.")] = False,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="From this offset; -N: the last N of each partition.")
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp", "-T", metavar="TIME", help="From this time: ms, ISO 8601, or an age (30m, 2h)."
+        ),
+    ] = None,
+    end: Annotated[
+        bool, typer.Option("--end", help="Only records that come from now on (the default).")
+    ] = False,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, show_default="all", help="Repeatable.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--exit-at-end", help="Wait for more, or stop where the log ends now.")
+    ] = True,
+    key: Annotated[bool, typer.Option("--key", "-k", help="Show the key before the value.")] = False,
+    headers: Annotated[
+        bool, typer.Option("--headers", "-H", help="Show headers before key and value.")
+    ] = False,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="TEXT",
+            help=r"%t topic, %p partition, %o offset, %d time (ms), %k key, %v value, %h headers, %%, \n, \t.",
+        ),
+    ] = None,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Read records of a topic: values, one per line, unless told otherwise.
+
+    Order is kept within each partition. With --json, one JSON object per line; bytes that are not UTF-8 come as
+    key_base64 or value_base64.
+    """
+    if from_beginning + (offset is not None) + (timestamp is not None) + end > 1:
+        raise typer.BadParameter("--from-beginning, --offset, --timestamp and --end exclude each other")
+    if format_ is not None and (json or key or headers):
+        raise typer.BadParameter("--format says it all: leave out --json, --key and --headers")
+    write = _format(json, format_, key=key, headers=headers)
+    since_ms = None if timestamp is None else parse_timestamp(timestamp, time.time_ns() // 1_000_000)
+
+    async def work(cluster: ClusterClient) -> None:
+        from tidelog.cli.start_offsets import end_offsets, partitions_of, start_offsets
+
+        partitions = await partitions_of(cluster, topic, partition)
+        ends = None if follow else await end_offsets(cluster, partitions)
+        positions = await start_offsets(
+            cluster, partitions, from_beginning=from_beginning, offset=offset, timestamp_ms=since_ms
+        )
+        if follow and not (from_beginning or offset is not None or since_ms is not None):
+            note(
+                f"waiting for new records in {topic}; --from-beginning shows those already there; Ctrl-C ends"
+            )
+        await _print_records(cluster, positions, ends, write, count)
+
+    with_cluster(bootstrap_server, work)
+
+
+def _format(json: bool, template: str | None, *, key: bool, headers: bool) -> RecordFormat:
+    if json:
+        return json_format
+    return text_format(key=key, headers=headers) if template is None else template_format(template)
+
+
+async def _print_records(
+    cluster: ClusterClient,
+    positions: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int] | None,
+    write: RecordFormat,
+    count: int | None,
+) -> None:
+    from contextlib import aclosing
+
+    from tidelog.client.fetch import Fetcher, records_of
+
+    out = sys.stdout.buffer
+    left = count
+    async with aclosing(Fetcher(cluster, positions, end_offsets=ends).runs()) as runs:
+        async for run in runs:
+            for record in records_of(run):
+                out.write(write(run.tp, record))
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return
+            out.flush()

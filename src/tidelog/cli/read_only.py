@@ -1,0 +1,27 @@
+"""Stored files for looking at only: no descriptor here can write, so a look never changes what it looks at."""
+
+from __future__ import annotations
+
+import os
+
+from tidelog.storage import files
+from tidelog.storage.posix_disk import PosixDisk
+
+
+class ReadOnlyDisk(PosixDisk):
+    """The storage readers ask for read-write descriptors; they get read-only ones, and any write fails."""
+
+    def _open_descriptor(self, path: str, flags: int) -> int:
+        return super()._open_descriptor(path, os.O_RDONLY)
+
+
+def in_use(directory: str) -> bool:
+    """Whether a broker holds the lock of this data directory (or of the one above a partition's)."""
+    for candidate in (directory, os.path.dirname(os.path.abspath(directory))):
+        lock_file = files.join(candidate, files.LOCK)
+        if os.path.exists(lock_file) and os.access(lock_file, os.W_OK):
+            lock = PosixDisk().lock(lock_file)
+            if lock is None:
+                return True
+            lock.release()
+    return False

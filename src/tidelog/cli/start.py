@@ -1,0 +1,110 @@
+"""`tidelog start`: options, a properties file and the environment become one configuration; the broker does the rest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli import STARTED_AT
+from tidelog.cli.boundary import reported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidelog.config import BrokerConfig, Given
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+# Variables with our prefix that are no broker settings.
+OTHER_VARIABLES = (
+    "TIDELOG_BOOTSTRAP_SERVERS",
+    "TIDELOG_LOG_LEVEL",
+    "TIDELOG_TEST_BOOTSTRAP",
+    "TIDELOG_CRASH_CYCLES",
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(start)
+
+
+@reported
+def start(
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--data-dir", "-d", metavar="DIR", show_default="./tidelog-data", help="Where the log is kept."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", "-p", min=0, max=65535, show_default=str(DEFAULT_PORT), help="0 takes a free one."
+        ),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", show_default=DEFAULT_HOST, help="The address to listen on.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting; repeatable.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file, as Kafka's."),
+    ] = None,
+) -> None:
+    """Start a broker and run it until Ctrl-C or SIGTERM.
+
+    Settings come from the properties file, then from TIDELOG_… environment variables (TIDELOG_LOG_RETENTION_MS is
+    log.retention.ms), then from --set, then from the other options; the later wins.
+    """
+    resolved = resolve(config, os.environ, settings or (), data_dir=data_dir, host=host, port=port)
+    from tidelog.broker.server import run
+
+    raise typer.Exit(run(resolved, started_at=STARTED_AT))
+
+
+def resolve(
+    file: Path | None,
+    environ: Mapping[str, str],
+    assignments: Sequence[str],
+    *,
+    data_dir: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+) -> BrokerConfig:
+    """One checked configuration from all sources. ConfigError lists everything that is wrong and where it was given."""
+    from tidelog.config import (
+        BrokerConfig,
+        Given,
+        combine,
+        from_assignments,
+        from_environment,
+        from_properties,
+    )
+
+    given = combine(
+        Given({}, {}) if file is None else from_properties(file.read_text(encoding="utf-8"), file=str(file)),
+        from_environment(environ, ignore=OTHER_VARIABLES),
+        from_assignments(assignments),
+        _from_options(data_dir, host, port),
+    )
+    return BrokerConfig.load(given.values, source=given.origins)
+
+
+def _from_options(data_dir: str | None, host: str | None, port: int | None) -> Given:
+    from tidelog.config import Given
+
+    given = Given({}, {})
+    if data_dir is not None:
+        given.values["log.dirs"] = data_dir
+        given.origins["log.dirs"] = "--data-dir"
+    if host is not None or port is not None:
+        chosen = DEFAULT_HOST if host is None else host
+        bracketed = f"[{chosen}]" if ":" in chosen else chosen
+        given.values["listeners"] = f"PLAINTEXT://{bracketed}:{DEFAULT_PORT if port is None else port}"
+        given.origins["listeners"] = "--host/--port"
+    return given

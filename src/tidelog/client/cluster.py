@@ -1,0 +1,280 @@
+"""The cluster as one thing to talk to: who is there, who leads what, and the patience to ask again.
+
+Owns the metadata cache, the connections (one per broker and lane) and the retry loop. It never decides what a request
+means: callers say which broker or partition it is for, and raise `ClientError`s whose `retriable` says whether another
+round may help. Answers on one connection come in order, so a long-polling fetch would hold up everything behind it:
+callers with such requests ask for a lane of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidelog.client.addresses import Address, parse_addresses
+from tidelog.client.backoff import Backoff, Deadline
+from tidelog.client.connection import Connection
+from tidelog.client.errors import BrokerError, BrokerUnreachableError, ClientError, check
+from tidelog.client.metadata import ClusterMetadata, TopicInfo, TopicPartition
+from tidelog.ports import Rng, SystemRng
+from tidelog.wire.api import ApiKey
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+ANY_NODE = -1
+"""Whichever broker we are already connected to."""
+CONTROLLER = -2
+"""The controller, or a broker that forwards to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Kafka's names (dots as underscores) and, but for the timeout of interactive use, its defaults."""
+
+    client_id: str = "tidelog"
+    client_version: str = "unknown"
+    request_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+
+class ClusterClient:
+    """`async with ClusterClient("host:9092") as cluster:` connects to the first bootstrap server that answers."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        settings: ClientSettings | None = None,
+        *,
+        rng: Rng | None = None,
+    ) -> None:
+        self.settings = settings or ClientSettings()
+        self.metadata = ClusterMetadata()
+        self._bootstrap = parse_addresses(bootstrap_servers)
+        self._rng = rng or SystemRng()
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+
+    async def __aenter__(self) -> ClusterClient:
+        try:
+            await self.refresh_metadata([])
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for task in self._opening.values():
+            task.cancel()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    async def connection(self, node: int = ANY_NODE, *, lane: str = "") -> Connection:
+        """An open connection to a broker by node id, to ANY_NODE or to the CONTROLLER."""
+        if node == CONTROLLER:
+            node = self.metadata.controller_id
+        broker = self.metadata.brokers.get(node)
+        if broker is not None:
+            return await self._connect(broker.address, lane)
+        if node >= 0:
+            raise BrokerUnreachableError(f"broker {node} is not (or no longer) part of the cluster")
+        return await self._connect_to_any(lane)
+
+    async def _connect_to_any(self, lane: str) -> Connection:
+        for (_, its_lane), connection in self._connections.items():
+            if its_lane == lane and connection.is_open:
+                return connection
+        failures: list[str] = []
+        known = [broker.address for broker in self.metadata.brokers.values()]
+        for address in dict.fromkeys([*known, *self._bootstrap]):
+            try:
+                return await self._connect(address, lane)
+            except BrokerUnreachableError as error:
+                failures.append(str(error))
+        raise BrokerUnreachableError("; ".join(failures))
+
+    async def _connect(self, address: Address, lane: str) -> Connection:
+        key = (address, lane)
+        connection = self._connections.get(key)
+        if connection is not None and connection.is_open:
+            return connection
+        # Callers that arrive while it is being opened share one attempt; one of them giving up does not end it.
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.create_task(self._open(key))
+            self._opening[key] = task
+        return await asyncio.shield(task)
+
+    async def _open(self, key: tuple[Address, str]) -> Connection:
+        try:
+            connection = await Connection.open(
+                key[0],
+                client_id=self.settings.client_id,
+                client_version=self.settings.client_version,
+                request_timeout_ms=self.settings.request_timeout_ms,
+                connect_timeout_ms=self.settings.connect_timeout_ms,
+            )
+            self._connections[key] = connection
+            return connection
+        finally:
+            self._opening.pop(key, None)
+
+    # -- metadata ---------------------------------------------------------------------------------------------------
+
+    async def refresh_metadata(
+        self, topics: Iterable[str] | None, *, create: bool = False
+    ) -> ClusterMetadata:
+        """Ask about some topics (none: only the brokers; None: every topic). `create` lets the broker auto-create."""
+        names = None if topics is None else sorted(set(topics))
+        connection = await self._connect_to_any("")
+        response: MetadataResponse = await connection.request(
+            ApiKey.METADATA,
+            MetadataRequest(
+                topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
+                allow_auto_topic_creation=create,
+            ),
+        )
+        check(response.error_code, f"metadata from {connection.address}")
+        self.metadata = self.metadata.updated_by(response, everything=names is None)
+        return self.metadata
+
+    async def topic(
+        self, name: str, *, create: bool = False, at_least_partitions: int = 1, timeout_ms: int | None = None
+    ) -> TopicInfo:
+        """A topic whose partitions all have leaders, freshly asked for.
+
+        A topic that does not exist fails at once, unless `create` says that it was just made, or that the broker may
+        make it: then it can take a moment to appear, and so can `at_least_partitions` after some were added.
+        """
+
+        async def ask() -> TopicInfo:
+            info = (await self.refresh_metadata([name], create=create)).topics.get(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                raise TopicMissingError(name)
+            check(code, f"topic {name}")
+            assert info is not None
+            if len(info.partitions) < at_least_partitions or any(
+                p.leader < 0 for p in info.partitions.values()
+            ):
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}")
+            return info
+
+        return await self.retrying(ask, timeout_ms=timeout_ms)
+
+    async def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Partitions grouped by the broker that leads them; asks for metadata where it is not known."""
+        wanted = list(partitions)
+        if missing := {tp.topic for tp in wanted if self.metadata.leader_of(tp) is None}:
+            await self.refresh_metadata(missing)
+        groups: dict[int, list[TopicPartition]] = {}
+        for tp in wanted:
+            info = self.metadata.leader_of(tp)
+            if info is None:
+                raise self._no_leader(tp)
+            groups.setdefault(info.leader, []).append(tp)
+        return groups
+
+    def _no_leader(self, tp: TopicPartition) -> ClientError:
+        topic = self.metadata.topics.get(tp.topic)
+        if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return TopicMissingError(tp.topic)
+        if topic.error_code:
+            return BrokerError(topic.error_code, f"topic {tp.topic}")
+        if tp.partition not in topic.partitions:
+            return PartitionMissingError(tp, len(topic.partitions))
+        return BrokerError(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}", "no broker leads it at the moment"
+        )
+
+    def forget_leaders(self, topics: Iterable[str]) -> None:
+        """What we know about these topics turned out stale: the next look-up asks again."""
+        self.metadata = self.metadata.without(topics)
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        key: ApiKey,
+        message: object,
+        *,
+        node: int = ANY_NODE,
+        at_most: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """One request to one broker, not retried."""
+        connection = await self.connection(node)
+        return await connection.request(key, message, at_most=at_most, timeout_ms=timeout_ms)
+
+    def backoff(self) -> Backoff:
+        return Backoff(
+            self._rng, first_ms=self.settings.retry_backoff_ms, max_ms=self.settings.retry_backoff_max_ms
+        )
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None) -> T:
+        """Run `attempt` until it succeeds, fails for good, or the time is up; the last error is the one raised."""
+        loop = asyncio.get_running_loop()
+        deadline = Deadline(
+            loop.time(), self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        )
+        backoff = self.backoff()
+        while True:
+            try:
+                return await attempt()
+            except ClientError as error:
+                if not self._worth_another_try(error):
+                    raise
+                pause = backoff.next_seconds()
+                if deadline.passed(loop.time() + pause):
+                    error.add_note(f"gave up after {deadline.budget_ms} ms of retries")
+                    raise
+                logger.debug("retrying in %.0f ms: %s", pause * 1000, error)
+            await asyncio.sleep(pause)
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Leaders and brokers may have changed, which is often why the last try failed."""
+        self.metadata = self.metadata.without(list(self.metadata.topics))
+        try:
+            await self.refresh_metadata([])
+        except ClientError as error:
+            logger.debug("no fresh metadata: %s", error)
+
+    def _worth_another_try(self, error: ClientError) -> bool:
+        """A cluster that never answered is more likely a wrong address than a passing fault: say so at once."""
+        never_connected = not self.metadata.brokers
+        return error.retriable and not (never_connected and isinstance(error, BrokerUnreachableError))
+
+
+class TopicMissingError(BrokerError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
+        self.topic = topic
+        self.retriable = False
+
+
+class PartitionMissingError(BrokerError):
+    def __init__(self, tp: TopicPartition, count: int) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"partition {tp}",
+            f"topic {tp.topic} has partitions 0 to {count - 1}",
+        )
+        self.retriable = False

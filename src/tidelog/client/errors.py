@@ -1,0 +1,65 @@
+"""What a client of a broker can run into, and whether trying again may help.
+
+Every error names the broker (host:port) or the resource it is about, and says what to do. `retriable` is the single
+fact on which the retry loop in `cluster.py` decides; nothing else in this package guesses.
+"""
+
+from __future__ import annotations
+
+from tidelog.errors import TidelogError
+from tidelog.wire.error_codes import ErrorCode
+
+
+class ClientError(TidelogError):
+    """Base of everything that this package raises on purpose."""
+
+    retriable = False
+
+
+class BrokerUnreachableError(ClientError):
+    """No TCP connection to one broker, or to any of the bootstrap list."""
+
+    retriable = True
+
+
+class ConnectionLostError(ClientError):
+    """The connection went away with requests in flight: whether they were carried out is unknown."""
+
+    retriable = True
+
+
+class RequestTimedOutError(ClientError):
+    """No answer in time: whether the request was carried out is unknown."""
+
+    retriable = True
+
+
+class MalformedResponseError(ClientError):
+    """The other side does not speak Kafka's protocol, or not correctly."""
+
+
+class UnsupportedRequestError(ClientError):
+    """The broker and this client have no common version of an API."""
+
+
+class BrokerError(ClientError):
+    """The broker answered with an error code."""
+
+    def __init__(self, code: int, about: str, message: str | None = None) -> None:
+        try:
+            known: ErrorCode | None = ErrorCode(code)
+        except ValueError:
+            known = None
+        name = known.name if known is not None else f"error code {code}"
+        super().__init__(f"{about}: {message} ({name})" if message else f"{about}: {name}")
+        self.code = code
+        self.about = about
+        self.message = message
+        self.name = name
+        self.retriable = known is not None and known.retriable
+
+
+def check(code: int, about: str, message: str | None = None) -> None:
+    """Raise what a response's error code says; nothing for NONE."""
+    if code != ErrorCode.NONE:
+        raise BrokerError(code, about, message)

@@ -1,0 +1,61 @@
+"""The world as the core sees it: time and chance.
+
+Everything that decides in Tidelog takes a `Clock` and an `Rng` as arguments, so that the same code runs in production,
+inside a user's pytest and in the deterministic simulation. The disk has its own port in `tidelog.storage.disk`.
+Core packages never import `time`, `random`, `socket` or `asyncio`; this file holds the only production adapters.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks, because they answer two questions: what time is it, and how long did it take."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch. May jump, also backwards."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some point in the past. Never goes backwards."""
+        ...
+
+
+class Rng(Protocol):
+    """The draws the core makes. `random.Random(seed)` satisfies it in simulation."""
+
+    def random(self) -> float: ...
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class SystemClock:
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SystemRng:
+    """The operating system's randomness: ids that two nodes draw never collide."""
+
+    __slots__ = ()
+
+    def random(self) -> float:
+        return int.from_bytes(os.urandom(7), "big") / (1 << 56)
+
+    def randbytes(self, n: int, /) -> bytes:
+        return os.urandom(n)
+
+    def randrange(self, stop: int, /) -> int:
+        if stop <= 0:
+            raise ValueError(f"randrange needs a positive bound, not {stop}")
+        return int.from_bytes(os.urandom(8), "big") % stop

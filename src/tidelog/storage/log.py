@@ -1,0 +1,572 @@
+"""The commit log of one partition on this broker: ordered batches in segments, from log start to log end.
+
+Owns offsets (I1: assigned once, strictly increasing), the order log start ≤ last stable ≤ high watermark ≤ log end (I5), when
+segments roll, what is durable (`recovery_point`: everything below is fsynced) and the state derived from the batches: producers (I39)
+and leader epochs. One writer, no locks: everything happens on the loop's thread except `FlushTicket.run`.
+
+It never decides what is committed: the caller moves the high watermark. It never removes data by itself: retention does, and
+never at or above the high watermark (I8). A `DiskError` that leaves it means that its log directory must go offline (I7).
+
+Logs are made by `recovery.open_log`. Reading is in `log_read`, time lookups in `log_lookup`, deletion in `retention`, cutting the end in
+`truncation`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog.errors import CorruptDataError, RequestError
+from tidelog.ports import Rng
+from tidelog.records.batch import (
+    CONTROL_FLAG,
+    LOG_OVERHEAD,
+    PATCHED_PREFIX_SIZE,
+    TIMESTAMP_TYPE_FLAG,
+    BatchHeader,
+    crc_matches,
+    iter_headers,
+    patched_prefix,
+)
+from tidelog.storage import checkpoints, files, log_lookup, log_read, replay, retention, truncation
+from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage.epoch_cache import LeaderEpochCache
+from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_flush import FlushTicket
+from tidelog.storage.log_read import LogRead, Positions
+from tidelog.storage.producer_snapshot import write_snapshot
+from tidelog.storage.producer_state import ProducerState
+from tidelog.storage.recovery_report import RecoveryReport
+from tidelog.storage.retention import Retained
+from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from tidelog.storage.txn_index import AbortedTransaction
+from tidelog.wire.error_codes import ErrorCode
+
+__all__ = ["AppendResult", "FlushTicket", "Log", "LogRead"]
+
+_NEVER: Final = 1 << 63
+
+
+class AppendResult(NamedTuple):
+    """Where a batch stands. `duplicate`: it was there already, nothing was written."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int  # -1 unless the broker set the timestamps
+    log_start_offset: int
+    duplicate: bool
+
+
+class Log:
+    __slots__ = (
+        "_bases", "_dirty_files", "_disk", "_epoch_file", "_flush_ticket", "_high_watermark_place", "_latest_epoch",
+        "_new_names", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes", "active", "config",
+        "deferred_deletes", "directory", "doomed", "epochs", "high_watermark", "last_flush_ms", "log_end_offset",
+        "log_start_offset", "name", "partition", "positions", "producers", "recovery", "recovery_point", "segments",
+        "topic", "topic_id", "truncation_count", "truncation_limited", "unsynced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: bytes,
+        config: LogConfig,
+        rng: Rng | None,
+        segments: Sequence[Segment],
+        unsynced: Sequence[Segment],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        high_watermark: int,
+        epochs: LeaderEpochCache,
+        producers: ProducerState,
+        recovery: RecoveryReport,
+        now_ms: int,
+    ) -> None:
+        self._disk = disk
+        self._rng = rng
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.name = f"{topic}-{partition}"
+        self.topic_id = topic_id
+        self.config = config
+        self.recovery = recovery
+        self.segments = list(segments)
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = self.segments[-1]
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
+        self.epochs = epochs
+        self.producers = producers
+        self.producers.high_watermark_moved(self.high_watermark)
+        self.positions = Positions()
+        self._high_watermark_place: tuple[Segment, int] | None = None
+        self._latest_epoch = -1 if epochs.latest_epoch is None else epochs.latest_epoch
+        self._epoch_file: File | None = None
+        # What the next flush must make durable besides the active segment's log.
+        self.unsynced = list(unsynced)  # sealed segments, oldest first
+        self._dirty_files: list[File] = []
+        self._new_names = False
+        self._flush_ticket: FlushTicket | None = None
+        self.last_flush_ms = now_ms
+        # Segments that no reader sees any more but whose files wait until the log start is durable, then until they are due.
+        self.doomed: list[Segment] = []
+        self.deferred_deletes: list[tuple[int, str]] = []
+        self.truncation_count = 0
+        self.truncation_limited = False
+        self._segment_bytes = config.segment_bytes
+        self._set_roll_deadline()
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """`read_committed` consumers read below it: the first open transaction, or the high watermark."""
+        unstable = self.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self.epochs.latest_epoch
+
+    # ---- appending
+
+    def append_as_leader(
+        self, batch: Buffer, header: BatchHeader, *, leader_epoch: int, now_ms: int
+    ) -> AppendResult:
+        """Give one validated batch the next offsets and write it. RequestError when its producer is out of order or fenced."""
+        producer_id = header[9]
+        attributes = header[5]
+        if producer_id >= 0 and not attributes & CONTROL_FLAG:
+            duplicate = self.producers.check(header)
+            if duplicate is not None:
+                append_time = duplicate.timestamp if attributes & TIMESTAMP_TYPE_FLAG else -1
+                return AppendResult(
+                    duplicate.first_offset, duplicate.last_offset, append_time, self.log_start_offset, True
+                )
+        size = header[1] + LOG_OVERHEAD
+        first_offset = self.log_end_offset
+        last_offset = first_offset + header[6]
+        max_timestamp = header[8]
+        segment = self.active
+        if (
+            segment.size + size > self._segment_bytes
+            or max_timestamp > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.index_full
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            if size > self._segment_bytes:
+                raise RequestError(
+                    ErrorCode.RECORD_LIST_TOO_LARGE,
+                    f"a batch of {size} bytes does not fit into a segment of {self.name}: segment.bytes is"
+                    f" {self._segment_bytes}",
+                )
+            segment = self._roll_for(last_offset, now_ms)
+        if leader_epoch != self._latest_epoch:
+            self.start_epoch(leader_epoch)
+        position = segment.append(
+            (patched_prefix(first_offset, header[1], leader_epoch), memoryview(batch)[PATCHED_PREFIX_SIZE:]),
+            size,
+            last_offset,
+            max_timestamp,
+        )
+        if position == 0:
+            self._set_roll_deadline()
+        self.log_end_offset = last_offset + 1
+        if producer_id >= 0:
+            if attributes & CONTROL_FLAG:
+                self._apply_marker(batch, 0, header, first_offset)
+            else:
+                self.producers.append(header, first_offset, last_offset)
+        append_time = max_timestamp if attributes & TIMESTAMP_TYPE_FLAG else -1
+        return AppendResult(first_offset, last_offset, append_time, self.log_start_offset, False)
+
+    def append_as_follower(self, records: Buffer, *, now_ms: int) -> int:
+        """Append batches as the leader sent them, offsets and epochs included; returns how many. A cut-off tail is ignored.
+
+        CorruptDataError, and nothing appended, when a CRC fails or an offset is not above what is here (M27).
+        """
+        batches = list(iter_headers(records))
+        next_offset = self.log_end_offset
+        for position, header in batches:
+            if not crc_matches(records, position, header):
+                raise CorruptDataError(
+                    f"the leader's batch at offset {header.base_offset} of {self.name} fails its CRC"
+                )
+            if header.base_offset < next_offset or header.last_offset_delta < 0:
+                raise CorruptDataError(
+                    f"the leader's batch at offset {header.base_offset} of {self.name} does not follow"
+                    f" offset {next_offset - 1}"
+                )
+            next_offset = header.next_offset
+        view = memoryview(records)
+        run: list[BatchHeader] = []
+        run_start = run_size = 0
+        for position, header in batches:
+            if run and self._must_roll(run_size, header, now_ms):
+                self._append_run(view[run_start : run_start + run_size], run_start, run, records)
+                run, run_start, run_size = [], position, 0
+            if not run and self._must_roll(0, header, now_ms):
+                self._roll_for(header.last_offset, now_ms)
+            run.append(header)
+            run_size += header.size
+        if run:
+            self._append_run(view[run_start : run_start + run_size], run_start, run, records)
+        return len(batches)
+
+    def _must_roll(self, pending: int, header: BatchHeader, now_ms: int) -> bool:
+        segment = self.active
+        filled = segment.size + pending
+        return (
+            (filled > 0 and filled + header.size > self._segment_bytes)
+            or header.max_timestamp > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.index_full
+            or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        )
+
+    def _append_run(self, run: Buffer, run_start: int, headers: list[BatchHeader], records: Buffer) -> None:
+        was_empty = self.active.size == 0
+        for header in headers:
+            epoch = header.partition_leader_epoch
+            if epoch >= 0 and epoch != self._latest_epoch:
+                self.epochs.assign(epoch, header.base_offset)
+                self._latest_epoch = epoch
+        if self.epochs.dirty:
+            self.store_epochs()
+        self.active.append_run(run, headers)
+        if was_empty:
+            self._set_roll_deadline()
+        self.log_end_offset = headers[-1].next_offset
+        position = run_start
+        for header in headers:
+            if header.producer_id >= 0:
+                if header.is_control:
+                    self._apply_marker(records, position, header, header.base_offset)
+                else:
+                    self.producers.append(header, header.base_offset, header.last_offset)
+            position += header.size
+
+    def _apply_marker(self, batch: Buffer, position: int, header: BatchHeader, offset: int) -> None:
+        aborted = replay.apply_marker(self.producers, batch, position, header, offset)
+        if aborted is not None and self.active.txn_index.append(aborted):
+            self._new_names = True
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """This log's leader is now in `leader_epoch`: its records begin at the log's end (KIP-279 wants this before any is there)."""
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+        if self.epochs.dirty:
+            self.store_epochs()
+        self._latest_epoch = -1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch
+
+    def store_epochs(self) -> None:
+        """Write the leader epoch checkpoint; the next flush makes it durable, before the recovery point passes the epoch.
+
+        A crash before that leaves an old, new or broken file: recovery finds epochs above the recovery point in the batches,
+        and a broken file makes it read them all.
+        """
+        path = files.join(self.directory, files.LEADER_EPOCH_CHECKPOINT)
+        temporary = path + ".tmp"
+        self._disk.remove(temporary)
+        file = self._disk.open(temporary, create=True)
+        file.write_at((checkpoints.encode_epochs(self.epochs.checkpoint_entries()),), 0)
+        self._disk.rename(temporary, path)
+        file.moved_to(path)
+        if self._epoch_file is not None:
+            self._epoch_file.close()
+        self._epoch_file = file
+        self._new_names = True
+        self.epochs.dirty = False
+
+    def drop_epoch_file(self) -> None:
+        """For `truncation`, which has its own way of writing the checkpoint."""
+        if self._epoch_file is not None:
+            self._epoch_file.close()
+            self._epoch_file = None
+
+    # ---- segments
+
+    def segment_number(self, offset: int) -> int:
+        """Which segment holds `offset`, or would."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def roll(self, now_ms: int, *, base_offset: int | None = None) -> Segment:
+        """Seal the active segment and begin a new one at the log's end. An empty one has nothing to seal and stays."""
+        active = self.active
+        base = self.log_end_offset if base_offset is None else base_offset
+        if active.size == 0 and active.base_offset == base:
+            active.created_ms = now_ms
+            self._set_roll_deadline()
+            return active
+        active.seal()
+        # Recovery replays the last segment from here. In the snapshot's name is the log's end: what it reflects.
+        snapshot = files.snapshot_path(self.directory, base)
+        self._dirty_files.append(write_snapshot(self._disk, snapshot, self.producers))
+        segment = Segment.create(self._disk, self.directory, base, self.config, now_ms=now_ms)
+        if self._rng is not None and self.config.segment_jitter_ms > 0:
+            segment.jitter_ms = self._rng.randrange(
+                min(self.config.segment_jitter_ms, self.config.segment_ms) or 1
+            )
+        self.unsynced.append(active)
+        self._new_names = True
+        self.segments.append(segment)
+        self._bases.append(base)
+        self.active = segment
+        self._set_roll_deadline()
+        return segment
+
+    def _roll_for(self, last_offset: int, now_ms: int) -> Segment:
+        """A new segment that can hold `last_offset`: at the log's end unless a gap of more than 2**31 lies before the batch."""
+        return self.roll(now_ms, base_offset=max(self.log_end_offset, last_offset - MAX_RELATIVE_OFFSET))
+
+    def _set_roll_deadline(self) -> None:
+        """`segment.ms` counts in record time from the first batch; in wall time only where records have no timestamps."""
+        segment = self.active
+        self._roll_after_timestamp = self._roll_after_ms = _NEVER
+        if segment.size == 0:
+            return
+        wait_ms = self.config.segment_ms - segment.jitter_ms
+        if segment.roll_timestamp >= 0:
+            self._roll_after_timestamp = segment.roll_timestamp + wait_ms
+        else:
+            self._roll_after_ms = segment.created_ms + wait_ms
+
+    def replace_segments(self, segments: Sequence[Segment]) -> None:
+        """For retention and truncation: these are the segments now, and no remembered position is safe."""
+        self.segments = list(segments)
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = self.segments[-1]
+        self.positions.clear()
+        self._high_watermark_place = None
+        self._set_roll_deadline()
+
+    # ---- reading
+
+    def read(
+        self, start_offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True
+    ) -> LogRead:
+        """Batches from the one that holds `start_offset` on, below `end_offset`, from one segment.
+
+        RequestError(OFFSET_OUT_OF_RANGE) outside of log start and end; CorruptDataError where damaged bytes stand.
+        """
+        return log_read.read(
+            self, start_offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch
+        )
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        return log_read.bytes_between(self, start_offset, end_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record as late as `timestamp`."""
+        return log_lookup.offset_for_timestamp(self, timestamp)
+
+    def max_timestamp_offset(self) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
+        return log_lookup.max_timestamp_offset(self)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a `read_committed` reader of [start, end) must know."""
+        return replay.aborted_transactions(self, start_offset, end_offset)
+
+    # ---- high watermark
+
+    def set_high_watermark(self, offset: int) -> int:
+        """Only upwards, and never outside of the log. Returns the high watermark."""
+        log_end_offset = self.log_end_offset
+        if offset > log_end_offset:
+            offset = log_end_offset
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            if offset == log_end_offset:
+                self._high_watermark_place = (self.active, self.active.size)
+            else:
+                self._high_watermark_place = self.positions.get(offset)
+            self.producers.high_watermark_moved(offset)
+        return self.high_watermark
+
+    def high_watermark_place(self) -> tuple[Segment, int]:
+        """Segment and position where the high watermark stands, so that a fetch up to it needs no search."""
+        if self._high_watermark_place is None:
+            self._high_watermark_place = log_read.position_of(self, self.high_watermark)
+        return self._high_watermark_place
+
+    # ---- durability
+
+    @property
+    def flushing(self) -> bool:
+        return self._flush_ticket is not None
+
+    @property
+    def dirty(self) -> bool:
+        """Something is here that a power loss could take."""
+        return (
+            self.log_end_offset > self.recovery_point
+            or bool(self.unsynced)
+            or bool(self._dirty_files)
+            or self._new_names
+        )
+
+    def flush_due(self, now_ms: int) -> bool:
+        """`flush.messages` or `flush.ms` ask for a flush, whatever the durability of the broker."""
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= self.config.flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
+        )
+
+    def begin_flush(self) -> FlushTicket | None:
+        """A ticket for everything not durable yet, or None if there is nothing. One at a time."""
+        if self._flush_ticket is not None:
+            raise RuntimeError(f"a flush of {self.name} is under way; finish it first")
+        if not self.dirty:
+            return None
+        to_sync = [file for segment in self.unsynced for file in segment.all_files()]
+        if self.log_end_offset > max(self.recovery_point, self.active.base_offset) or self._new_names:
+            to_sync.append(self.active.file)
+        to_sync.extend(self._dirty_files)
+        if self._epoch_file is not None:
+            to_sync.append(self._epoch_file)
+            self._dirty_files.append(self._epoch_file)
+            self._epoch_file = None
+        ticket = FlushTicket(
+            self._disk,
+            self.directory,
+            files=to_sync,
+            sync_dir=self._new_names,
+            segment=self.active,
+            temporary=self._dirty_files,
+            end_offset=self.log_end_offset,
+        )
+        self.unsynced, self._dirty_files, self._new_names = [], [], False
+        self._flush_ticket = ticket
+        return ticket
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """The ticket ran without an error: everything below its end offset is durable."""
+        if ticket is not self._flush_ticket or not ticket.done:
+            raise RuntimeError(
+                f"this flush of {self.name} did not run to its end, or is not the one under way"
+            )
+        self._flush_ticket = None
+        ticket.release()
+        if ticket.end_offset > self.recovery_point:
+            self.recovery_point = ticket.end_offset
+            # The caller is about to make this the high watermark.
+            if (
+                ticket.position >= 0
+                and self.segments[self.segment_number(ticket.segment.base_offset)] is ticket.segment
+            ):
+                self.positions.remember(ticket.end_offset, ticket.segment, ticket.position)
+
+    def flush(self) -> None:
+        """Begin, run and finish on this thread: for shutdown and tests."""
+        ticket = self.begin_flush()
+        if ticket is not None:
+            ticket.run()
+            self.finish_flush(ticket)
+
+    # ---- the ends
+
+    def advance_log_start_offset(self, offset: int) -> bool:
+        """Records below `offset` are deleted for every reader at once; their segments go with the next retention.
+
+        The new start survives a crash once a checkpoint holds it (`LogManager.checkpoint`); answer a client after that.
+        """
+        return retention.advance_log_start(self, offset)
+
+    def apply_retention(self, now_ms: int) -> Retained:
+        """Take segments out of the log that time, size or log start let go. Their files leave after `log_start_is_durable`."""
+        return retention.apply(self, now_ms)
+
+    def log_start_is_durable(self, offset: int, now_ms: int) -> None:
+        """A checkpoint holds this log start: files of segments below it may go."""
+        retention.release_files(self, offset, now_ms)
+
+    def remove_due_files(self, now_ms: int) -> int:
+        """Remove files whose `file.delete.delay.ms` is over; returns how many."""
+        return retention.remove_due_files(self, now_ms)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Cut the log so that nothing at or above `offset` remains. False if there was nothing. Durable when it returns."""
+        return truncation.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
+        """Throw everything away and begin anew at `offset`: a follower whose leader has deleted what would come next."""
+        truncation.restart_at(self, offset, now_ms=now_ms)
+
+    def recovery_point_is_durable(self, truncation_count: int) -> None:
+        """A recovery point taken after that many truncations is checkpointed: the note of an earlier one may go."""
+        truncation.forget_limit(self, truncation_count)
+
+    def truncated(self, offset: int) -> None:
+        """For `truncation`: the log ends at `offset` now. A flush under way covers nothing above it."""
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        if self._flush_ticket is not None:
+            self._flush_ticket.end_offset = min(self._flush_ticket.end_offset, offset)
+            self._flush_ticket.position = -1
+        self.high_watermark = min(self.high_watermark, offset)
+        self._latest_epoch = -1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch
+
+    # ---- settings and the end
+
+    def update_config(self, config: LogConfig) -> None:
+        self.config = config
+        self._segment_bytes = config.segment_bytes
+        for segment in self.segments:
+            segment.config = config
+        self._set_roll_deadline()
+
+    def set_topic_id(self, topic_id: bytes) -> None:
+        """Write `partition.metadata`; durable when it returns."""
+        path = files.join(self.directory, files.PARTITION_METADATA)
+        checkpoints.write_partition_metadata(self._disk, path, topic_id)
+        self.topic_id = topic_id
+
+    def expire_producers(self, now_ms: int) -> int:
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    def directory_moved(self, directory: str) -> None:
+        """The partition's directory was renamed, on its way out: a flush under way need not succeed any more."""
+        if self._flush_ticket is not None:
+            self._flush_ticket.abandoned = True
+        self.directory = directory
+        for segment in self.segments:
+            segment.moved_to(directory)
+
+    def close_cleanly(self) -> None:
+        """Make everything durable, with a producer snapshot at the log's end, so that the next start reads next to nothing."""
+        self.active.seal()
+        self._dirty_files.extend(file for file in self.active.all_files() if file is not self.active.file)
+        snapshot = files.snapshot_path(self.directory, self.log_end_offset)
+        self._dirty_files.append(write_snapshot(self._disk, snapshot, self.producers))
+        self._new_names = True
+        self.flush()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files without promising anything."""
+        for segment in (*self.segments, *self.doomed):
+            segment.close()
+        for file in (*self._dirty_files, *((self._epoch_file,) if self._epoch_file else ())):
+            file.close()

@@ -1,0 +1,288 @@
+"""Opens a partition's directory as a `Log`, whatever the last stop left in it.
+
+After a clean stop a handful of small reads suffice: the names, the tail of the active segment, epochs and the producer snapshot.
+After an unclean one every batch from the segment that holds the recovery point on is checked (length, magic, CRC, offsets, epochs), and
+indexes, producer state and epochs of that part are derived anew. What is found wrong is treated by where it stands:
+
+* At or above the recovery point it was never fsynced: the log is cut to its valid prefix and later segments go (I3).
+* Below it, it was fsynced once and something has damaged it since. It is kept as it is, reported, and stepped over: readers of
+  those offsets get an error, never a silent gap, and offsets are never given twice (I1, I2, I6). What to do about it (fetch it
+  again from another replica, leave the ISR) is decided by the broker, with the report in hand.
+
+Derived files that are missing or broken come back either way (I4). Nothing here deletes a partition.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from tidelog.errors import CorruptDataError
+from tidelog.ports import Rng
+from tidelog.storage import checkpoints, files, truncation
+from tidelog.storage.disk import Disk
+from tidelog.storage.epoch_cache import LeaderEpochCache
+from tidelog.storage.leftovers import put_away
+from tidelog.storage.log import Log
+from tidelog.storage.log_config import LogConfig
+from tidelog.storage.producer_state import ProducerState
+from tidelog.storage.recovery_report import RecoveryReport
+from tidelog.storage.recovery_scan import Recovery
+from tidelog.storage.replay import producers_at, snapshot_offsets, stored_batches
+from tidelog.storage.segment import Segment
+from tidelog.storage.truncation import LIMIT, PENDING, RESTART, Intent
+
+NO_TOPIC_ID = bytes(16)
+
+
+def open_log(
+    disk: Disk,
+    directory: str,
+    topic: str,
+    partition: int,
+    *,
+    config: LogConfig,
+    now_ms: int,
+    rng: Rng | None = None,
+    topic_id: bytes = NO_TOPIC_ID,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    high_watermark: int = 0,
+) -> Log:
+    """The log in `directory`, which is made if it is not there. The three offsets are what the last checkpoints say.
+
+    A `topic_id` is written if the directory has none yet; one that differs from the directory's is CorruptDataError.
+    """
+    disk.make_dirs(directory)
+    names = put_away(disk, directory)
+    report = RecoveryReport(topic, partition, directory)
+    intent = truncation.read_intent(disk, directory)
+    checkpointed_recovery_point = recovery_point
+    if intent is not None:
+        clean = False if intent.kind != LIMIT else clean
+        recovery_point = min(recovery_point, intent.recovery_point)
+    segments = _open_segments(disk, directory, config, names, intent, log_start_offset, report, now_ms)
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    opened = None
+    if clean:
+        opened = _load_clean(disk, directory, config, segments, recovery_point, log_start_offset, now_ms)
+    if opened is None:
+        report.clean = False
+        cap = intent.offset if intent is not None and intent.kind == PENDING else None
+        opened = _recover(
+            disk, directory, config, segments, recovery_point, log_start_offset, cap, now_ms, report
+        )
+    segments, unsynced, log_end_offset, epochs, producers = opened
+    recovery_point = min(recovery_point, log_end_offset)
+    limited = _settle_intent(disk, directory, intent, recovery_point, checkpointed_recovery_point)
+    if log_start_offset > log_end_offset:
+        log_start_offset = segments[0].base_offset  # the log began anew further down, and no checkpoint since
+    _remove_stray_snapshots(disk, directory, segments, log_end_offset)
+    log = Log(
+        disk,
+        directory,
+        topic,
+        partition,
+        topic_id=_read_topic_id(disk, directory, topic_id),
+        config=config,
+        rng=rng,
+        segments=segments,
+        unsynced=unsynced,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        recovery_point=recovery_point,
+        high_watermark=high_watermark,
+        epochs=epochs,
+        producers=producers,
+        recovery=report,
+        now_ms=now_ms,
+    )
+    log.truncation_limited = limited
+    if topic_id != NO_TOPIC_ID and log.topic_id == NO_TOPIC_ID:
+        log.set_topic_id(topic_id)
+    if epochs.dirty:
+        log.store_epochs()
+    return log
+
+
+def _open_segments(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    names: Sequence[str],
+    intent: Intent | None,
+    log_start_offset: int,
+    report: RecoveryReport,
+    now_ms: int,
+) -> list[Segment]:
+    """The segments on disk that belong to the log; a first one if there is none."""
+    parsed = [file for name in names if (file := files.parse_segment_name(name)) is not None]
+    bases = [file.base_offset for file in parsed if file.kind == files.LOG]
+    listing = frozenset(names)
+    segments = [Segment.open(disk, directory, base, config, names=listing) for base in sorted(bases)]
+    first_offset = log_start_offset
+    if intent is not None and intent.kind == RESTART:
+        truncation.remove_segments(disk, directory, segments, snapshots_above=-1)
+        disk.remove(files.join(directory, files.LEADER_EPOCH_CHECKPOINT))
+        disk.sync_dir(directory)
+        segments, first_offset = [], intent.offset
+    elif intent is not None and intent.kind == PENDING:
+        kept = max(1, bisect_right([segment.base_offset for segment in segments], intent.offset))
+        truncation.remove_segments(disk, directory, segments[kept:], snapshots_above=intent.offset)
+        disk.sync_dir(directory)
+        del segments[kept:]
+    if not segments:
+        return [Segment.create(disk, directory, first_offset, config, now_ms=now_ms)]
+    return _without_deleted(disk, directory, segments, log_start_offset, report)
+
+
+def _without_deleted(
+    disk: Disk, directory: str, segments: list[Segment], log_start_offset: int, report: RecoveryReport
+) -> list[Segment]:
+    """Segments wholly below the log start were let go; their files had not left yet."""
+    first = max(0, bisect_right([segment.base_offset for segment in segments], log_start_offset) - 1)
+    for segment in segments[:first]:
+        segment.remove()
+        disk.remove(files.snapshot_path(directory, segment.base_offset))
+    report.deleted_segments = first
+    return segments[first:]
+
+
+_Opened = tuple[list[Segment], list[Segment], int, LeaderEpochCache, ProducerState]
+
+
+def _load_clean(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    segments: list[Segment],
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> _Opened | None:
+    """Believe the marker of a clean stop, as far as the active segment bears it out. None: it does not, recover."""
+    try:
+        log_end_offset = segments[-1].load_tail()
+    except CorruptDataError:
+        return None
+    if log_end_offset < recovery_point:
+        return None
+    epochs = _read_epochs(disk, directory)
+    if epochs is None:
+        epochs = _epochs_from_batches(segments, log_end_offset)
+    _fit_epochs(epochs, log_start_offset, log_end_offset)
+    producers = producers_at(
+        disk,
+        directory,
+        segments,
+        log_end_offset,
+        now_ms=now_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    return segments, [], log_end_offset, epochs, producers
+
+
+def _recover(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    segments: list[Segment],
+    recovery_point: int,
+    log_start_offset: int,
+    cap: int | None,
+    now_ms: int,
+    report: RecoveryReport,
+) -> _Opened:
+    first = max(0, bisect_right([segment.base_offset for segment in segments], recovery_point) - 1)
+    start_offset = segments[first].base_offset
+    producers = producers_at(disk, directory, segments[:first], start_offset)
+    epochs = _read_epochs(disk, directory)
+    if epochs is None:
+        epochs = _epochs_from_batches(segments[:first], start_offset)
+        report.rebuilt.append(files.LEADER_EPOCH_CHECKPOINT)
+    epochs.truncate_from_end(start_offset)
+    scan = Recovery(
+        disk,
+        directory,
+        config,
+        segments,
+        recovery_point=recovery_point,
+        cap=cap,
+        epochs=epochs,
+        producers=producers,
+        report=report,
+        now_ms=now_ms,
+    )
+    scan.run(first)
+    disk.sync_dir(directory)
+    _fit_epochs(epochs, log_start_offset, scan.next_offset)
+    producers.expire(now_ms, config.producer_id_expiration_ms)
+    producers.end_offset = scan.next_offset
+    return scan.segments, scan.segments[first:-1], scan.next_offset, epochs, producers
+
+
+def _settle_intent(
+    disk: Disk, directory: str, intent: Intent | None, recovery_point: int, checkpointed: int
+) -> bool:
+    """Leave a note if the checkpoint claims more than is true, and only then. True if there is one."""
+    if checkpointed > recovery_point:
+        if intent is None or intent.kind != LIMIT or intent.recovery_point > recovery_point:
+            truncation.write_intent(disk, directory, Intent(LIMIT, recovery_point, recovery_point))
+        return True
+    if intent is not None:
+        truncation.settle(disk, directory, intent, limited=False)
+    return False
+
+
+def _read_epochs(disk: Disk, directory: str) -> LeaderEpochCache | None:
+    try:
+        entries = checkpoints.read_epochs(disk, files.join(directory, files.LEADER_EPOCH_CHECKPOINT))
+    except CorruptDataError:
+        return None
+    return None if entries is None else LeaderEpochCache(entries)
+
+
+def _epochs_from_batches(segments: Sequence[Segment], end_offset: int) -> LeaderEpochCache:
+    epochs = LeaderEpochCache()
+    for _, _, header in stored_batches(segments, 0, end_offset):
+        if header.partition_leader_epoch > (epochs.latest_epoch if epochs.latest_epoch is not None else -1):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+    return epochs
+
+
+def _fit_epochs(epochs: LeaderEpochCache, log_start_offset: int, log_end_offset: int) -> None:
+    epochs.truncate_from_end(log_end_offset)
+    epochs.truncate_from_start(log_start_offset)
+
+
+def _read_topic_id(disk: Disk, directory: str, expected: bytes) -> bytes:
+    path = files.join(directory, files.PARTITION_METADATA)
+    topic_id = checkpoints.read_partition_metadata(disk, path)
+    if topic_id is None:
+        return NO_TOPIC_ID
+    if expected not in (NO_TOPIC_ID, topic_id):
+        raise CorruptDataError(
+            f"{path} says topic id {checkpoints.encode_uuid(topic_id)}, expected is"
+            f" {checkpoints.encode_uuid(expected)}: the directory belongs to another topic of this name"
+        )
+    return topic_id
+
+
+def _remove_stray_snapshots(
+    disk: Disk, directory: str, segments: Sequence[Segment], log_end_offset: int
+) -> None:
+    """Keep the snapshots at segment starts and the newest one; what lies above the log's end speaks of data that is gone."""
+    bases = {segment.base_offset for segment in segments}
+    newest_seen = False
+    stale = False
+    for offset in snapshot_offsets(disk, directory):
+        if offset > log_end_offset or (newest_seen and offset not in bases):
+            disk.remove(files.snapshot_path(directory, offset))
+            stale = stale or offset > log_end_offset
+        else:
+            newest_seen = True
+    if stale:
+        disk.sync_dir(
+            directory
+        )  # once the log has grown past it, a stale one could not be told from a true one

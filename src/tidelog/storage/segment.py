@@ -1,0 +1,465 @@
+"""One segment: a `.log` file of batches, and the indexes that find offsets, timestamps and aborted transactions in it.
+
+Owns those four files from creation to deletion. The `.log` file is the truth; every index is derived from it (I4) and none is
+believed blindly: an entry is compared with the batch it points at whenever it is used, and a segment whose indexes are missing or
+lie rebuilds them from its batches. It never decides when to roll, what is durable or which data may go: that is `Log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.errors import CorruptDataError
+from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header
+from tidelog.storage import files
+from tidelog.storage.batch_scan import SCAN_CHUNK_BYTES, find_valid_batch, scan_headers
+from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage.log_config import LogConfig
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import TxnIndex
+
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+SEGMENT_KINDS: Final = (files.LOG, files.INDEX, files.TIME_INDEX, files.TXN_INDEX)
+_FOREVER: Final = 1 << 62
+_TEMPORARY: Final = ".tmp"  # as `write_file_atomically` names what is not finished; removed at the next start
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_index", "_disk", "_max_timestamp", "_max_timestamp_offset", "_offset_index",
+        "_roll_timestamp", "_time_index", "_txn_index", "_txn_index_missing", "base_offset", "config", "created_ms",
+        "directory", "file", "index_full", "jitter_ms", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        file: File,
+        size: int,
+        *,
+        created_ms: int,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.config = config
+        self.file = file
+        self.size = size
+        self.created_ms = created_ms
+        self.jitter_ms = 0
+        self.index_full = False
+        self._bytes_since_index = 0
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
+        self._txn_index_missing = False
+        self._roll_timestamp: int | None = None  # None: not looked yet
+        self._max_timestamp: int | None = None
+        self._max_timestamp_offset = base_offset
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: str, base_offset: int, config: LogConfig, *, now_ms: int
+    ) -> Segment:
+        """A new, empty segment. Leftovers of a crash under its names are emptied. Not durable before a flush."""
+        opened = []
+        for kind in SEGMENT_KINDS:
+            file = disk.open(files.segment_path(directory, base_offset, kind), create=True)
+            if file.size():
+                file.truncate(0)
+            opened.append(file)
+        segment = cls(disk, directory, base_offset, config, opened[0], 0, created_ms=now_ms)
+        if config.preallocate:
+            segment.file.truncate(config.segment_bytes)
+        segment._offset_index = OffsetIndex(opened[1], base_offset, config.segment_index_bytes)
+        segment._time_index = TimeIndex(opened[2], base_offset, config.segment_index_bytes)
+        opened[3].close()  # most segments never hold an aborted transaction
+        segment._roll_timestamp = NO_TIMESTAMP
+        segment._max_timestamp = NO_TIMESTAMP
+        return segment
+
+    @classmethod
+    def open(
+        cls, disk: Disk, directory: str, base_offset: int, config: LogConfig, *, names: frozenset[str]
+    ) -> Segment:
+        """An existing segment, as its files say; nothing is read yet. `names` is the directory's listing."""
+        path = files.segment_path(directory, base_offset, files.LOG)
+        segment = cls(
+            disk,
+            directory,
+            base_offset,
+            config,
+            disk.open(path),
+            disk.file_size(path),
+            created_ms=disk.mtime_ms(path),
+        )
+        segment._txn_index_missing = files.segment_name(base_offset, files.TXN_INDEX) not in names
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.file.path}, {self.size} bytes)"
+
+    # ---- appending
+
+    def append(self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp: int) -> int:
+        """Write one batch behind the others; returns its position. Nothing is remembered of a write that fails."""
+        position = self.size
+        self.file.write_at(buffers, position)
+        if position == 0:
+            self._roll_timestamp = max_timestamp
+        self._note(position, size, last_offset, max_timestamp)
+        self.size = position + size
+        return position
+
+    def append_run(self, run: Buffer, headers: Sequence[BatchHeader]) -> None:
+        """Write several whole batches with one call."""
+        self.file.write_at((run,), self.size)
+        for header in headers:
+            self.note_batch(self.size, header)
+
+    def note_batch(self, position: int, header: BatchHeader) -> None:
+        """A batch stands at `position`, the next one of this segment: index it."""
+        if position == 0:
+            self._roll_timestamp = header.max_timestamp
+        self._note(position, header.size, header.last_offset, header.max_timestamp)
+        self.size = position + header.size
+
+    def _note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self._bytes_since_index > self.config.index_interval_bytes:
+            self._add_index_entry(position, last_offset)
+        self._bytes_since_index += size
+
+    def _add_index_entry(self, position: int, last_offset: int) -> None:
+        offset_index, time_index = self.offset_index, self.time_index
+        if offset_index.is_full or time_index.is_full:
+            self.index_full = (
+                True  # found while rebuilding with smaller indexes than the segment was written with
+            )
+            return
+        offset_index.append(last_offset, position)
+        time_index.append_if_newer(self.max_timestamp, self._max_timestamp_offset)
+        self._bytes_since_index = 0
+        self.index_full = offset_index.is_full or time_index.is_full
+
+    def seal(self) -> None:
+        """No batch follows: the time index gets its last word, preallocated space goes back."""
+        if self.size:
+            self.time_index.append_if_newer(self.max_timestamp, self._max_timestamp_offset, closing=True)
+        if self.config.preallocate and self.file.size() > self.size:
+            self.file.truncate(self.size)
+
+    # ---- timestamps
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any record here; -1 if none has one."""
+        known = self._max_timestamp
+        return known if known is not None else self._load_max_timestamp()
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """Last offset of the batch that brought the largest timestamp."""
+        if self._max_timestamp is None:
+            self._load_max_timestamp()
+        return self._max_timestamp_offset
+
+    @property
+    def largest_timestamp(self) -> int:
+        """What time retention goes by: as in Kafka the file's own time where no record has any."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._disk.mtime_ms(self.file.path)
+
+    @property
+    def roll_timestamp(self) -> int:
+        """The first batch's timestamp, from which `segment.ms` counts; -1 when it has none."""
+        if self._roll_timestamp is None:
+            raw = self.file.read_at(HEADER_SIZE, 0) if self.size >= HEADER_SIZE else b""
+            self._roll_timestamp = read_header(raw).max_timestamp if len(raw) == HEADER_SIZE else NO_TIMESTAMP
+        return self._roll_timestamp
+
+    def _load_max_timestamp(self) -> int:
+        timestamp, offset = self.time_index.last_entry
+        if timestamp >= 0:
+            found = self.find(offset)
+            if found is None or found[1].last_offset != offset or found[1].max_timestamp != timestamp:
+                self.rebuild_indexes()
+                timestamp, offset = self.time_index.last_entry
+        self._max_timestamp, self._max_timestamp_offset = timestamp, offset
+        return timestamp
+
+    # ---- indexes
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return self._offset_index or self._open_indexes()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return self._time_index or self._open_indexes()[1]
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        if self._txn_index is None:
+            self._txn_index = TxnIndex(self._disk, self._path(files.TXN_INDEX), self.base_offset)
+            try:
+                self._txn_index.check()
+            except CorruptDataError:
+                self._txn_index_missing = True
+        return self._txn_index
+
+    @property
+    def txn_index_missing(self) -> bool:
+        """The file was not there when the segment was opened, or is broken: its entries must be found again (`replay`)."""
+        index = self.txn_index  # opening it may be what finds it broken
+        return self._txn_index_missing or index is None
+
+    def replace_txn_index(self) -> TxnIndex:
+        """An empty transaction index, to be filled by whoever replays the segment."""
+        if self._txn_index is not None:
+            self._txn_index.close()
+        self._disk.open(self._path(files.TXN_INDEX), create=True).close()
+        self._txn_index = TxnIndex(self._disk, self._path(files.TXN_INDEX), self.base_offset)
+        self._txn_index.clear()
+        self._txn_index_missing = False
+        return self._txn_index
+
+    def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            offset_index, time_index = self._index_objects()
+            offset_index.check()
+            time_index.check()
+            self._check_last_entry(offset_index)
+        except (FileNotFoundError, CorruptDataError):
+            return self.rebuild_indexes()
+        self.index_full = offset_index.is_full or time_index.is_full
+        return offset_index, time_index
+
+    def _index_objects(self, *, create: bool = False, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
+        limit = self.config.segment_index_bytes
+        file = self._disk.open(self._path(files.INDEX) + suffix, create=create)
+        offset_index = self._offset_index = OffsetIndex(file, self.base_offset, limit)
+        file = self._disk.open(self._path(files.TIME_INDEX) + suffix, create=create)
+        time_index = self._time_index = TimeIndex(file, self.base_offset, limit)
+        return offset_index, time_index
+
+    def _check_last_entry(self, index: OffsetIndex) -> None:
+        offset, position = index.lookup(self.base_offset + MAX_RELATIVE_OFFSET)
+        if index.entries and not self._is_batch_at(position, offset):
+            raise CorruptDataError(
+                f"{index.file.path}: no batch that ends at offset {offset} stands at position {position}"
+            )
+
+    def _is_batch_at(self, position: int, last_offset: int) -> bool:
+        raw = self.file.read_at(HEADER_SIZE, position) if position + HEADER_SIZE <= self.size else b""
+        return len(raw) == HEADER_SIZE and read_header(raw).last_offset == last_offset
+
+    def reset_indexes(self, *, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes empty, the segment's size 0: `note_batch` is then told of every batch again."""
+        self._close_indexes()
+        for kind in (files.INDEX, files.TIME_INDEX):
+            file = self._disk.open(self._path(kind) + suffix, create=True)
+            file.truncate(0)
+            file.close()
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._bytes_since_index = 0
+        self.index_full = False
+        self.size = 0
+        return self._index_objects(suffix=suffix)
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Write both indexes anew from the batches. Damaged stretches of the log are stepped over, not judged.
+
+        They replace the old ones only when they are whole and durable: half an index looks like a whole one.
+        """
+        end = self.size
+        indexes = self.reset_indexes(suffix=_TEMPORARY)
+        position = 0
+        while position < end:
+            try:
+                for at, header in scan_headers(self.file, position, end, chunk_bytes=SCAN_CHUNK_BYTES):
+                    self.note_batch(at, header)
+                break
+            except CorruptDataError:
+                found = self._valid_batch_after(self.size, end)
+                if found is None:
+                    break
+                position = found
+                self.skip_damage(found)
+        self.size = end
+        self.seal()
+        for file, kind in zip((indexes[0].file, indexes[1].file), (files.INDEX, files.TIME_INDEX), strict=True):
+            file.sync()
+            self._disk.rename(file.path, self._path(kind))
+            file.moved_to(self._path(kind))
+        return indexes
+
+    def _close_indexes(self) -> None:
+        if self._offset_index is not None:
+            self._offset_index.file.close()
+        if self._time_index is not None:
+            self._time_index.file.close()
+
+    def skip_damage(self, position: int) -> None:
+        """The next batch stands at `position`, behind bytes that are none. It gets an index entry, so that searches land there."""
+        self.size = position
+        self._bytes_since_index = _FOREVER
+
+    def _valid_batch_after(self, position: int, end: int) -> int | None:
+        return find_valid_batch(
+            self.file,
+            position + 1,
+            end,
+            first_offset=self.base_offset,
+            last_offset=self.base_offset + MAX_RELATIVE_OFFSET,
+        )
+
+    # ---- finding
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """(position, header) of the first batch that ends at or behind `offset`; None if they all end before it.
+
+        CorruptDataError when damaged bytes stand where it should be.
+        """
+        entry_offset, start = self.offset_index.lookup(offset)
+        if start and not self._is_batch_at(start, entry_offset):
+            self.rebuild_indexes()
+            start = self.offset_index.lookup(offset)[1]
+        try:
+            for position, header in scan_headers(self.file, start, self.size):
+                if header.last_offset >= offset:
+                    return position, header
+                start = position + header.size
+        except CorruptDataError:
+            found = self._valid_batch_after(start, self.size)
+            if found is not None:
+                header = read_header(self.file.read_at(HEADER_SIZE, found))
+                if header.base_offset <= offset <= header.last_offset:
+                    return found, header
+            raise
+        return None
+
+    def estimate_position(self, offset: int) -> int:
+        """Where `offset` stands, give or take an index interval: no batch is read."""
+        if offset <= self.base_offset:
+            return 0
+        return min(self.offset_index.lookup(offset)[1], self.size)
+
+    def batch_boundary(self, position: int, limit: int) -> int | None:
+        """The last batch start in (position, limit] that the index knows, within reach of a few probes."""
+        window = 2 * self.config.index_interval_bytes + HEADER_SIZE
+        while True:
+            low = max(position + 1, limit - window)
+            entry = self.offset_index.first_at_or_after_position(low)
+            if entry is not None and entry[1] <= limit:
+                return entry[1]
+            if low == position + 1:
+                return None
+            window *= 8
+
+    def base_offset_at(self, position: int) -> int:
+        """Base offset of the batch that starts at `position`."""
+        return int.from_bytes(self.file.read_at(8, position), "big")
+
+    def cut_position(self, offset: int) -> tuple[int, int]:
+        """Where to cut so that nothing at or above `offset` remains: the position, and the offset at which the log then ends.
+
+        A batch that holds `offset` in its middle goes altogether; damaged bytes go too.
+        """
+        position = self.offset_index.lookup(offset)[1]
+        end_offset = offset
+        try:
+            for at, header in scan_headers(self.file, position, self.size):
+                if header.last_offset >= offset:
+                    return at, min(offset, header.base_offset)
+                position, end_offset = at + header.size, header.next_offset
+        except CorruptDataError:
+            return position, min(offset, end_offset)
+        return self.size, offset
+
+    # ---- leaving
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut the log at `position`, where the batch that holds `offset` began, and everything derived from what is gone.
+
+        Synced before it returns: an index entry or batch that came back after a crash would speak of data that was replaced.
+        """
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self.file.truncate(position)
+        self.size = position
+        for file in self.all_files():
+            file.sync()
+        self._max_timestamp = None
+        self._roll_timestamp = None if position else NO_TIMESTAMP
+        self.index_full = False
+        self.load_tail()
+
+    def load_tail(self) -> int:
+        """Read what follows the last index entry; returns the offset after the last batch (the base offset if there is none).
+
+        CorruptDataError when the batches do not end exactly where the file does.
+        """
+        position = self.offset_index.lookup(self.base_offset + MAX_RELATIVE_OFFSET)[1]
+        self._max_timestamp, self._max_timestamp_offset = self.time_index.last_entry
+        self._bytes_since_index = self.size - position
+        next_offset = self.base_offset
+        for _, header in scan_headers(self.file, position, self.size):
+            next_offset = header.next_offset
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
+        return next_offset
+
+    def all_files(self) -> list[File]:
+        """The open files of this segment, the log first."""
+        opened: list[File] = [self.file]
+        if self._offset_index is not None:
+            opened.append(self._offset_index.file)
+        if self._time_index is not None:
+            opened.append(self._time_index.file)
+        if self._txn_index is not None and self._txn_index.file is not None:
+            opened.append(self._txn_index.file)
+        return opened
+
+    def mark_deleted(self) -> list[str]:
+        """Rename every file out of the way, the log first, and close; returns the new paths. A reader keeps what it has pinned."""
+        marked = []
+        for kind in SEGMENT_KINDS:
+            path = self._path(kind)
+            try:
+                self._disk.rename(path, path + files.DELETED)
+            except FileNotFoundError:
+                continue
+            marked.append(path + files.DELETED)
+        for file in self.all_files():
+            file.moved_to(file.path + files.DELETED)
+        self.close()
+        return marked
+
+    def remove(self) -> None:
+        """Remove every file at once: for data that must not come back, not for retention."""
+        for kind in SEGMENT_KINDS:
+            self._disk.remove(self._path(kind))
+        self.close()
+
+    def moved_to(self, directory: str) -> None:
+        self.directory = directory
+        for file in self.all_files():
+            file.moved_to(files.join(directory, files.base_name(file.path)))
+        if self._txn_index is not None:
+            self._txn_index.moved_to(self._path(files.TXN_INDEX))
+
+    def close(self) -> None:
+        for file in self.all_files():
+            file.close()
+
+    def _path(self, kind: str) -> str:
+        return files.segment_path(self.directory, self.base_offset, kind)

@@ -1,0 +1,1 @@
+"""What users and our own tests need to run Tidelog inside a test. Nothing in the product imports this package."""

@@ -1,0 +1,436 @@
+"""A disk in memory that forgets what was not synced: the simulation's `Disk`.
+
+Every file is a durable image plus the ordered writes since its last sync; every directory is a durable table of names plus the
+creations, renames and removals since its last `sync_dir`. While the machine runs, readers see everything. `crash` decides what of
+the unsynced part survives; `crash_states` walks through every prefix of the recorded operations and through the ways each of
+them may survive, so that recovery can be tried on all of them (RELIABILITY §6).
+
+Harsher than most file systems on purpose: unsynced names survive independently of one another and of the data they name. What
+works here works on all of them. It never promises more than the rules in `tidelog.storage.disk`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Literal, NamedTuple
+
+from tidelog.ports import Clock, Rng
+from tidelog.storage.disk import Buffer, DiskError
+from tidelog.testing.sim.crashes import SECTOR_BYTES, survival_choices
+from tidelog.testing.sim.inodes import DataOp, Directory, Fate, Inode, Machine, NameOp
+
+CrashMode = Literal["keep_all", "lose_unsynced", "random"]
+PathPredicate = Callable[[str], bool]
+
+
+@dataclass(slots=True)
+class Fault:
+    """One planned failure. `partial_bytes` of a failing write reach the file before the error."""
+
+    operation: str
+    errno: int
+    matches: PathPredicate
+    times: int
+    partial_bytes: int = 0
+
+
+class CrashState(NamedTuple):
+    """A disk as a crash may leave it: after `operations` of the recorded operations, unsynced ones treated as `label` says."""
+
+    operations: int
+    label: str
+    disk: SimDisk
+
+
+class SimFile:
+    __slots__ = ("_closed", "_disk", "_inode", "_path", "_pins")
+
+    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._pins = 0
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._inode.pending)
+
+    def size(self) -> int:
+        self._usable()
+        return len(self._inode.live)
+
+    def read_at(self, count: int, position: int, /) -> bytes:
+        self._usable()
+        self._disk._maybe_fail("read", self._path)
+        return bytes(self._inode.live[position : position + count])
+
+    def write_at(self, buffers: Sequence[Buffer], position: int, /) -> int:
+        self._usable()
+        data = b"".join(buffers)
+        self._disk._write(self._path, self._inode, data, position)
+        return len(data)
+
+    def truncate(self, size: int, /) -> None:
+        self._usable()
+        self._disk._truncate(self._path, self._inode, size)
+
+    def sync(self) -> None:
+        self._usable()
+        self._disk._sync(self._path, self._inode)
+
+    def moved_to(self, path: str, /) -> None:
+        self._path = path
+
+    def pin(self) -> int:
+        self._usable()
+        self._pins += 1
+        return -1
+
+    def unpin(self) -> None:
+        if self._pins <= 0:
+            raise RuntimeError(f"unpin without pin on {self._path}")
+        self._pins -= 1
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _usable(self) -> None:
+        if self._closed and not self._pins:
+            raise ValueError(f"{self._path} is closed")
+
+
+class SimDirLock:
+    __slots__ = ("_locks", "_path")
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class SimDisk:
+    def __init__(
+        self,
+        rng: Rng,
+        *,
+        clock: Clock | None = None,
+        capacity_bytes: int = 1 << 40,
+        record: bool = False,
+    ) -> None:
+        self.rng = rng
+        self.clock = clock
+        self.capacity_bytes = capacity_bytes
+        self.machine = Machine()
+        self.faults: list[Fault] = []
+        self.syncs = 0
+        self._locks: set[str] = set()
+        self._guard = RLock()
+        self._recording = False
+        self._log: list[Callable[[SimDisk], object]] = []
+        self._start: Machine | None = None
+        if record:
+            self.start_recording()
+
+    # -- Disk ------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, /, *, create: bool = False) -> SimFile:
+        with self._guard:
+            node = self.machine.find(path)
+            if isinstance(node, Directory):
+                raise DiskError("open", path, _os_error(errno.EISDIR))
+            if node is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+                self._maybe_fail("create", path)
+                node = self._create(path)
+                self._record(lambda disk: disk._create(path))
+            return SimFile(self, path, node)
+
+    def exists(self, path: str, /) -> bool:
+        return self.machine.find(path) is not None
+
+    def is_dir(self, path: str, /) -> bool:
+        return isinstance(self.machine.find(path), Directory)
+
+    def file_size(self, path: str, /) -> int:
+        return len(self._file(path).live)
+
+    def mtime_ms(self, path: str, /) -> int:
+        return self._file(path).mtime_ms
+
+    def list_dir(self, path: str, /) -> list[str]:
+        self._maybe_fail("list", path)
+        return sorted(self._directory(path).live)
+
+    def make_dirs(self, path: str, /) -> None:
+        with self._guard:
+            if self.is_dir(path):
+                return
+            self._maybe_fail("mkdir", path)
+            try:
+                self.machine.make_dirs(path)
+            except NotADirectoryError:
+                raise DiskError("mkdir", path, _os_error(errno.ENOTDIR)) from None
+            self._record(lambda disk: disk.machine.make_dirs(path))
+
+    def rename(self, source: str, target: str, /) -> None:
+        with self._guard:
+            self._maybe_fail("rename", source)
+            self._rename(source, target)
+            self._record(lambda disk: disk._rename(source, target))
+
+    def remove(self, path: str, /) -> None:
+        with self._guard:
+            self._maybe_fail("remove", path)
+            node = self.machine.find(path)
+            if node is None:
+                return
+            if isinstance(node, Directory):
+                raise DiskError("remove", path, _os_error(errno.EISDIR))
+            self._unlink(path)
+            self._record(lambda disk: disk._unlink(path))
+
+    def remove_tree(self, path: str, /) -> None:
+        with self._guard:
+            node = self.machine.find(path)
+            if node is None:
+                return
+            if isinstance(node, Directory):
+                for name in sorted(node.live):
+                    self.remove_tree(f"{path}/{name}")
+            self._maybe_fail("remove", path)
+            self._unlink(path)
+            self._record(lambda disk: disk._unlink(path))
+
+    def sync_dir(self, path: str, /) -> None:
+        with self._guard:
+            self._directory(path)
+            self._maybe_fail("sync directory", path)
+            self._sync_dir(path)
+            self._record(lambda disk: disk._sync_dir(path))
+
+    def lock(self, path: str, /) -> SimDirLock | None:
+        if path in self._locks:
+            return None
+        self.open(path, create=True).close()
+        self._locks.add(path)
+        return SimDirLock(self._locks, path)
+
+    def free_bytes(self, path: str, /) -> int:
+        self._directory(path)
+        return max(0, self.capacity_bytes - self.machine.used_bytes())
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        operation: str,
+        code: int = errno.EIO,
+        *,
+        matches: PathPredicate = lambda path: True,
+        times: int = 1,
+        partial_bytes: int = 0,
+    ) -> None:
+        """Let the next `times` operations of this name on a matching path fail.
+
+        Names: read, write, truncate, sync, create, mkdir, rename, remove, list, "sync directory". After a failed sync the unsynced
+        bytes stay readable but never become durable, and a later sync succeeds all the same: as Linux does it.
+        """
+        self.faults.append(Fault(operation, code, matches, times, partial_bytes))
+
+    def corrupt(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes in the cache and on the medium, as a failing drive does: no write, no sync, no error."""
+        number = self._file(path).number
+        self.machine.inodes[number].corrupt(position, data)
+        self._record(lambda disk: disk.machine.inodes[number].corrupt(position, data))
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        self.corrupt(path, position, bytes([self._file(path).live[position] ^ (1 << bit)]))
+
+    # -- crashes ---------------------------------------------------------------------------------------------------
+
+    def crash(self, mode: CrashMode = "random") -> SimDisk:
+        """The disk as the next start finds it. This one stays as it is, for another crash.
+
+        keep_all: the process was killed; the page cache survives and is still unsynced. lose_unsynced: power was lost and with it
+        everything unsynced. random: power was lost, and each unsynced operation was kept, lost, torn or zeroed as the rng says.
+        """
+        with self._guard:
+            if mode == "keep_all":
+                return self._rebooted(self.machine.copy())
+            draw = self._draw if mode == "random" else _lost
+            fates = [draw(op) for op in self.machine.pending_ops()]
+            return self._rebooted(self.machine.after_power_loss(fates))
+
+    def _draw(self, op: DataOp | NameOp) -> Fate:
+        choice = self.rng.random()
+        if choice < 0.4:
+            return Fate.kept()
+        if choice < 0.7 or not isinstance(op, DataOp) or not op.data:
+            return Fate.lost()
+        if choice < 0.75:
+            return Fate.zeroed()
+        if choice < 0.85:
+            return Fate.torn(self.rng.randrange(len(op.data) + 1))
+        sectors = (len(op.data) + SECTOR_BYTES - 1) // SECTOR_BYTES
+        return Fate.sectors(tuple(self.rng.random() < 0.5 for _ in range(sectors)), SECTOR_BYTES)
+
+    def _rebooted(self, machine: Machine) -> SimDisk:
+        disk = SimDisk(self.rng, clock=self.clock, capacity_bytes=self.capacity_bytes)
+        disk.machine = machine
+        return disk
+
+    def start_recording(self) -> None:
+        """Forget what was recorded and begin anew from the present state; also on a disk that `crash` returned."""
+        self._log = []
+        self._start = self.machine.copy()
+        self._recording = True
+
+    @property
+    def operations(self) -> int:
+        """How many changing operations were recorded: compare with `CrashState.operations` to know what was acknowledged."""
+        return len(self._log)
+
+    def crash_states(self, *, subsets_up_to: int = 5) -> Iterator[CrashState]:
+        """Every distinct disk that a crash may leave, after every prefix of the recorded operations.
+
+        For each prefix: the process was killed; everything unsynced was lost; and power losses in which unsynced operations
+        survived. With at most `subsets_up_to` unsynced operations all subsets are tried, else each one alone is lost or kept and
+        each prefix of them survives. The newest surviving write is also torn, in the middle and at a sector's boundary, and left as zeroes.
+        """
+        if self._start is None:
+            raise RuntimeError(
+                "nothing was recorded: make the SimDisk with record=True or call start_recording()"
+            )
+        replica = self._rebooted(self._start.copy())
+        seen: set[int] = set()
+        for count in range(len(self._log) + 1):
+            if count:
+                self._log[count - 1](replica)
+            yield CrashState(count, "killed", replica.crash("keep_all"))
+            for fates in survival_choices(replica.machine.pending_ops(), subsets_up_to):
+                machine = replica.machine.after_power_loss(fates)
+                mark = hash((count, machine.fingerprint()))
+                if mark not in seen:
+                    seen.add(mark)
+                    label = "power lost: " + (" ".join(str(fate) for fate in fates) or "all was synced")
+                    yield CrashState(count, label, self._rebooted(machine))
+
+    # -- what the recorded operations do (no faults, no recording: replayed by crash_states) ---------------------------
+
+    def _create(self, path: str) -> Inode:
+        inode = Inode(self._now_ms())
+        self.machine.link([(path, inode)])
+        return inode
+
+    def _rename(self, source: str, target: str) -> None:
+        node = self.machine.find(source)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", source)
+        victim = self.machine.find(target)
+        if isinstance(victim, Directory) and (victim.live or not isinstance(node, Directory)):
+            raise DiskError("rename", source, _os_error(errno.ENOTEMPTY))
+        if source != target:
+            self.machine.link([(source, None), (target, node)])
+
+    def _unlink(self, path: str) -> None:
+        self.machine.link([(path, None)])
+
+    def _sync_dir(self, path: str) -> None:
+        self.machine.sync_directory(self._directory(path))
+
+    # -- file operations -------------------------------------------------------------------------------------------
+
+    def _write(self, path: str, inode: Inode, data: bytes, position: int) -> None:
+        with self._guard:
+            failure: OSError | None = None
+            fault = self._next_fault("write", path)
+            if fault is not None:
+                failure = _os_error(fault.errno)
+                data = data[: fault.partial_bytes]
+            grown = max(0, position + len(data) - len(inode.live))
+            room = self.capacity_bytes - self.machine.used_bytes() if self.capacity_bytes < 1 << 40 else grown
+            if failure is None and grown > room:
+                failure = _os_error(errno.ENOSPC)
+                data = data[: max(0, len(data) - (grown - room))]
+            if data:
+                self._change(inode, DataOp(position, data))
+            if failure is not None:
+                raise DiskError("write", path, failure)
+
+    def _truncate(self, path: str, inode: Inode, size: int) -> None:
+        with self._guard:
+            self._maybe_fail("truncate", path)
+            if size != len(inode.live):
+                self._change(inode, DataOp(size, None))
+
+    def _change(self, inode: Inode, op: DataOp) -> None:
+        inode.apply(op, self._now_ms())
+        if self._recording:
+            number = inode.number
+            self._record(lambda disk: disk.machine.inodes[number].apply(op, disk._now_ms()))
+
+    def _sync(self, path: str, inode: Inode) -> None:
+        with self._guard:
+            self.syncs += 1
+            fault = self._next_fault("sync", path)
+            if fault is not None:
+                inode.pending.clear()
+                if self._recording:
+                    self._record(lambda disk: disk.machine.inodes[inode.number].pending.clear())
+                raise DiskError("sync", path, _os_error(fault.errno))
+            inode.sync()
+            if self._recording:
+                self._record(lambda disk: disk.machine.inodes[inode.number].sync())
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def _record(self, operation: Callable[[SimDisk], object]) -> None:
+        if self._recording:
+            self._log.append(operation)
+
+    def _now_ms(self) -> int:
+        return self.clock.wall_ms() if self.clock is not None else 0
+
+    def _file(self, path: str) -> Inode:
+        node = self.machine.find(path)
+        if not isinstance(node, Inode):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node
+
+    def _directory(self, path: str) -> Directory:
+        node = self.machine.find(path)
+        if not isinstance(node, Directory):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node
+
+    def _next_fault(self, operation: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.operation == operation and fault.times > 0 and fault.matches(path):
+                fault.times -= 1
+                return fault
+        return None
+
+    def _maybe_fail(self, operation: str, path: str) -> None:
+        fault = self._next_fault(operation, path)
+        if fault is not None:
+            raise DiskError(operation, path, _os_error(fault.errno))
+
+
+def _lost(op: DataOp | NameOp) -> Fate:
+    return Fate.lost()
+
+
+def _os_error(code: int) -> OSError:
+    return OSError(code, os.strerror(code))

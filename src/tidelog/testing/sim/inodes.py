@@ -1,0 +1,353 @@
+"""What the simulated disk is made of: files and directories, each as readers see it and as the medium holds it.
+
+Owns the rules of survival: which bytes and names a power loss leaves, given the fate of every operation that was not synced. It
+makes no choices and draws no chance; `SimDisk` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class DataOp:
+    """A write of `data` at `position`, or a truncation to `position` bytes if `data` is None."""
+
+    position: int
+    data: bytes | None
+
+    def apply_to(self, image: bytearray) -> None:
+        if self.data is None:
+            _resize(image, self.position)
+            return
+        if len(image) < self.position:
+            _resize(image, self.position)
+        image[self.position : self.position + len(self.data)] = self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a power loss made of one unsynced operation. `mask` says which sectors of a write survived."""
+
+    label: str
+    cut: int | None = None
+    mask: tuple[bool, ...] = ()
+    sector: int = 0
+
+    @staticmethod
+    def kept() -> Fate:
+        return Fate("kept")
+
+    @staticmethod
+    def lost() -> Fate:
+        return Fate("lost", cut=0)
+
+    @staticmethod
+    def torn(cut: int) -> Fate:
+        return Fate(f"torn@{cut}", cut=cut)
+
+    @staticmethod
+    def sectors(mask: tuple[bool, ...], sector: int) -> Fate:
+        return Fate("sectors:" + "".join("01"[bit] for bit in mask), mask=mask, sector=sector)
+
+    @staticmethod
+    def zeroed() -> Fate:
+        """The file's new length reached the medium, its bytes did not: journalling file systems do this."""
+        return Fate("zeroed", cut=0)
+
+    @property
+    def survives(self) -> bool:
+        """For operations that cannot be torn."""
+        return self.label == "kept"
+
+    def __str__(self) -> str:
+        return self.label
+
+    def pieces(self, op: DataOp) -> list[DataOp]:
+        """What is left of the operation."""
+        if self.mask and op.data is not None:
+            return [
+                DataOp(op.position + start, op.data[start : start + self.sector])
+                for start, survived in zip(range(0, len(op.data), self.sector), self.mask, strict=True)
+                if survived
+            ]
+        if self.cut is None:
+            return [op]
+        if op.data is None or self.cut == 0:
+            return []
+        return [DataOp(op.position, op.data[: self.cut])]
+
+
+class Inode:
+    """A file: `live` is what readers see, `durable` what the medium holds, `pending` the difference in order."""
+
+    __slots__ = ("durable", "live", "mtime_ms", "number", "pending")
+
+    def __init__(self, mtime_ms: int = 0, number: int = 0) -> None:
+        self.number = number
+        self.live = bytearray()
+        self.durable = bytearray()
+        self.pending: list[DataOp] = []
+        self.mtime_ms = mtime_ms
+
+    def apply(self, op: DataOp, now_ms: int) -> None:
+        op.apply_to(self.live)
+        self.pending.append(op)
+        self.mtime_ms = now_ms
+
+    def sync(self) -> None:
+        for op in self.pending:
+            op.apply_to(self.durable)
+        self.pending.clear()
+
+    def corrupt(self, position: int, data: bytes) -> None:
+        for image in (self.live, self.durable):
+            known = data[: max(0, len(image) - position)]
+            image[position : position + len(known)] = known
+
+    def copy(self) -> Inode:
+        other = Inode(self.mtime_ms, self.number)
+        other.live = bytearray(self.live)
+        other.durable = bytearray(self.durable)
+        other.pending = list(self.pending)
+        return other
+
+    def surviving(self, fates: list[Fate]) -> Inode:
+        other = Inode(self.mtime_ms, self.number)
+        other.durable = bytearray(self.durable)
+        for op, fate in zip(self.pending, fates, strict=True):
+            for piece in fate.pieces(op):
+                piece.apply_to(other.durable)
+            if (
+                fate.label == "zeroed"
+                and op.data is not None
+                and len(other.durable) < op.position + len(op.data)
+            ):
+                _resize(other.durable, op.position + len(op.data))
+        other.live = bytearray(other.durable)
+        return other
+
+
+class Directory:
+    """A directory: names to nodes, as seen and as durable."""
+
+    __slots__ = ("durable", "live", "number")
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.live: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+
+
+Node: TypeAlias = Inode | Directory
+
+
+@dataclass(frozen=True, slots=True)
+class NameOp:
+    """One atomic change of names: a creation or removal has one part, a rename two."""
+
+    changes: tuple[tuple[Directory, str, Node | None], ...]
+
+    def apply_durably(self) -> None:
+        for directory, name, node in self.changes:
+            if node is None:
+                directory.durable.pop(name, None)
+            else:
+                directory.durable[name] = node
+
+
+class Machine:
+    """The whole tree of one disk. Paths are split at "/"; absolute and relative ones are the same tree."""
+
+    __slots__ = ("_next_number", "inodes", "pending_names", "root")
+
+    def __init__(self) -> None:
+        self.root = Directory()
+        self.pending_names: list[NameOp] = []
+        # By number, so that a copy of the machine can find its own version of a file. Removed files stay: they may be open.
+        self.inodes: dict[int, Inode] = {}
+        self._next_number = 1
+
+    def find(self, path: str) -> Node | None:
+        node: Node = self.root
+        for name in _names(path):
+            if not isinstance(node, Directory) or name not in node.live:
+                return None
+            node = node.live[name]
+        return node
+
+    def make_dirs(self, path: str) -> None:
+        """Durable at once, parents included."""
+        directory = self.root
+        for name in _names(path):
+            node = directory.live.get(name)
+            if isinstance(node, Inode):
+                raise NotADirectoryError(path)
+            if node is None:
+                node = Directory(self._number())
+                directory.live[name] = node
+                self.sync_name(directory, name, node)
+            elif directory.durable.get(name) is not node:
+                self.sync_name(directory, name, node)
+            directory = node
+
+    def sync_name(self, directory: Directory, name: str, node: Directory) -> None:
+        self.sync_directory(directory)
+        directory.durable[name] = node
+
+    def link(self, changes: list[tuple[str, Node | None]]) -> None:
+        """Change names together; None removes. FileNotFoundError if a parent directory is missing."""
+        resolved = []
+        for path, node in changes:
+            *parents, name = _names(path)
+            directory = self.find("/".join(parents))
+            if not isinstance(directory, Directory):
+                raise FileNotFoundError(2, "No such file or directory", path)
+            resolved.append((directory, name, node))
+        for directory, name, node in resolved:
+            if isinstance(node, Inode) and not node.number:
+                node.number = self._number()
+                self.inodes[node.number] = node
+            if node is None:
+                directory.live.pop(name, None)
+            else:
+                directory.live[name] = node
+        self.pending_names.append(NameOp(tuple(resolved)))
+
+    def sync_directory(self, directory: Directory) -> None:
+        """Make every change that touches this directory durable, a rename in both its directories at once."""
+        waiting = []
+        for op in self.pending_names:
+            if any(touched is directory for touched, _, _ in op.changes):
+                op.apply_durably()
+            else:
+                waiting.append(op)
+        self.pending_names = waiting
+
+    def pending_ops(self) -> list[DataOp | NameOp]:
+        """All unsynced operations, in the order in which `after_power_loss` takes their fates."""
+        ops: list[DataOp | NameOp] = []
+        for inode in self._reachable():
+            ops.extend(inode.pending)
+        ops.extend(self.pending_names)
+        return ops
+
+    def after_power_loss(self, fates: list[Fate]) -> Machine:
+        rest = iter(fates)
+        files = {
+            inode.number: inode.surviving([next(rest) for _ in inode.pending]) for inode in self._reachable()
+        }
+        survivors = [op for op in self.pending_names if next(rest).survives]
+        tables: dict[int, dict[str, Node]] = {}
+        for directory in self._directories():
+            tables[id(directory)] = dict(directory.durable)
+        for op in survivors:
+            for directory, name, node in op.changes:
+                table = tables.setdefault(id(directory), dict(directory.durable))
+                if node is None:
+                    table.pop(name, None)
+                else:
+                    table[name] = node
+        machine = Machine()
+        machine._next_number = self._next_number
+        machine.root = _rebuild(self.root, tables, files, machine)
+        return machine
+
+    def copy(self) -> Machine:
+        """An independent machine in the same state, unsynced operations included."""
+        machine = Machine()
+        machine._next_number = self._next_number
+        machine.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
+        twins: dict[int, Directory] = {id(old): Directory(old.number) for old in self._directories()}
+
+        def twin(node: Node) -> Node:
+            return machine.inodes[node.number] if isinstance(node, Inode) else twins[id(node)]
+
+        for old in self._directories():
+            new = twins[id(old)]
+            new.live = {name: twin(node) for name, node in old.live.items()}
+            new.durable = {name: twin(node) for name, node in old.durable.items()}
+        machine.root = twins[id(self.root)]
+        machine.pending_names = [
+            NameOp(tuple((twins[id(where)], name, node and twin(node)) for where, name, node in op.changes))
+            for op in self.pending_names
+        ]
+        return machine
+
+    def used_bytes(self) -> int:
+        return sum(len(inode.live) for inode in self._reachable())
+
+    def fingerprint(self) -> int:
+        """Equal for equal trees."""
+        return hash(_frozen(self.root))
+
+    def _number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def _directories(self) -> list[Directory]:
+        """Every directory that is, was or may again be part of the tree."""
+        found: dict[int, Directory] = {}
+        waiting: list[Node] = [self.root]
+        for op in self.pending_names:
+            for where, _, node in op.changes:
+                waiting.append(where)
+                if node is not None:
+                    waiting.append(node)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, Directory) and id(node) not in found:
+                found[id(node)] = node
+                waiting.extend(node.live.values())
+                waiting.extend(node.durable.values())
+        return list(found.values())
+
+    def _reachable(self) -> list[Inode]:
+        """Every file that has, had durably or may again have a name, in the order of creation."""
+        found: dict[int, Inode] = {}
+        for directory in self._directories():
+            for table in (directory.live, directory.durable):
+                found.update((node.number, node) for node in table.values() if isinstance(node, Inode))
+        for op in self.pending_names:
+            found.update((node.number, node) for _, _, node in op.changes if isinstance(node, Inode))
+        return [found[number] for number in sorted(found)]
+
+
+def _rebuild(
+    old: Directory, tables: dict[int, dict[str, Node]], files: dict[int, Inode], machine: Machine
+) -> Directory:
+    new = Directory(old.number)
+    for name, node in tables[id(old)].items():
+        if isinstance(node, Inode):
+            # A removed name and its new one may both have survived: then they are two copies, as after a repair.
+            fresh: Node = (
+                files[node.number] if node.number not in machine.inodes else files[node.number].copy()
+            )
+            if isinstance(fresh, Inode):
+                if node.number in machine.inodes:
+                    fresh.number = machine._number()
+                machine.inodes[fresh.number] = fresh
+        else:
+            fresh = _rebuild(node, tables, files, machine)
+        new.durable[name] = fresh
+        new.live[name] = fresh
+    return new
+
+
+def _frozen(node: Node) -> object:
+    if isinstance(node, Inode):
+        return bytes(node.durable)
+    return tuple(sorted((name, _frozen(child)) for name, child in node.durable.items()))
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name and name != "."]
+
+
+def _resize(image: bytearray, size: int) -> None:
+    if size < len(image):
+        del image[size:]
+    else:
+        image.extend(bytes(size - len(image)))

@@ -1,0 +1,278 @@
+"""The client against a real broker: what is written comes back, and administration does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import pytest
+
+from tidelog.client.admin import Admin, ConfigSource, NewTopic, Resource, ResourceType
+from tidelog.client.cluster import ClusterClient, TopicMissingError
+from tidelog.client.errors import BrokerError
+from tidelog.client.fetch import Fetcher, FetchSettings, records_of
+from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    delete_records,
+    describe_log_dirs,
+    list_offsets,
+)
+from tidelog.client.partitioner import partition_for_key
+from tidelog.client.produce import BatchProducer, OutgoingRecord
+from tidelog.records.compression import Codec
+from tidelog.records.record import Record
+from tidelog.wire.error_codes import ErrorCode
+
+T = TypeVar("T")
+
+
+def with_cluster(bootstrap: str, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with asyncio.timeout(30), ClusterClient(bootstrap) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(main())
+
+
+async def make(cluster: ClusterClient, name: str, partitions: int = 1, **configs: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    await Admin(cluster).create_topics([NewTopic(name, partitions, 1, settings)])
+
+
+async def write(cluster: ClusterClient, name: str, records: list[OutgoingRecord], **options: Any) -> None:
+    producer = BatchProducer(cluster, await cluster.topic(name, create=True), **options)
+    await producer.start()
+    for record in records:
+        await producer.append(record)
+    await producer.flush()
+
+
+async def read(
+    cluster: ClusterClient, positions: dict[TopicPartition, int], **settings: int
+) -> dict[TopicPartition, list[Record]]:
+    ends = {tp: f.offset for tp, f in (await list_offsets(cluster, dict.fromkeys(positions, LATEST))).items()}
+    found: dict[TopicPartition, list[Record]] = {tp: [] for tp in positions}
+    fetcher = Fetcher(cluster, positions, FetchSettings(**settings), end_offsets=ends)
+    async with aclosing(fetcher.runs()) as runs:
+        async for run in runs:
+            found[run.tp] += records_of(run)
+    return found
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_what_is_written_is_read_back(bootstrap: str, topic_name: str, codec: Codec, acks: int) -> None:
+    sent = [
+        OutgoingRecord(
+            1_700_000_000_000 + i, None, b"value %d " % i * (i % 7), (("n", b"%d" % i), ("none", None))
+        )
+        for i in range(500)
+    ]
+    sent += [OutgoingRecord(1_700_000_001_000, None, None)]
+
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        await write(cluster, topic_name, sent, codec=codec, acks=acks, batch_bytes=4_000)
+        tp = TopicPartition(topic_name, 0)
+        while (await list_offsets(cluster, {tp: LATEST}))[tp].offset < len(sent):
+            assert acks == 0, "acknowledged records must be there at once"
+            await asyncio.sleep(0.01)
+        got = (await read(cluster, {tp: 0}))[tp]
+        assert [r.offset for r in got] == list(range(len(sent)))
+        assert [(r.timestamp, r.key, r.value, r.headers) for r in got] == [tuple(r) for r in sent]
+
+    with_cluster(bootstrap, work)
+
+
+def test_keys_choose_partitions_as_java_does(bootstrap: str, topic_name: str) -> None:
+    keys = [b"key-%d" % i for i in range(300)]
+
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name, 5)
+        await write(cluster, topic_name, [OutgoingRecord(1, key, key) for key in keys])
+        found = await read(cluster, {TopicPartition(topic_name, p): 0 for p in range(5)})
+        for tp, records in found.items():
+            assert [r.key for r in records] == [
+                key for key in keys if partition_for_key(key, 5) == tp.partition
+            ]
+
+    with_cluster(bootstrap, work)
+
+
+def test_reading_begins_inside_a_batch_and_ends_where_told(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        await write(cluster, topic_name, [OutgoingRecord(1, None, b"%d" % i) for i in range(100)])
+        tp = TopicPartition(topic_name, 0)
+        fetcher = Fetcher(cluster, {tp: 42}, end_offsets={tp: 57})
+        async with aclosing(fetcher.runs()) as runs:
+            got = [r.offset async for run in runs for r in records_of(run)]
+        assert got == list(range(42, 57))
+
+    with_cluster(bootstrap, work)
+
+
+def test_small_fetches_still_bring_large_batches(bootstrap: str, topic_name: str) -> None:
+    sent = [OutgoingRecord(1, None, bytes([i]) * 20_000) for i in range(30)]
+
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        await write(cluster, topic_name, sent, batch_bytes=60_000)
+        tp = TopicPartition(topic_name, 0)
+        got = await read(cluster, {tp: 0}, fetch_max_bytes=1000, max_partition_fetch_bytes=1000)
+        assert [r.value for r in got[tp]] == [r.value for r in sent]
+
+    with_cluster(bootstrap, work)
+
+
+def test_following_sees_records_that_come_later(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        got: list[bytes | None] = []
+
+        async def follow() -> None:
+            fetcher = Fetcher(
+                cluster, {TopicPartition(topic_name, 0): 0}, FetchSettings(fetch_max_wait_ms=5_000)
+            )
+            async with aclosing(fetcher.runs()) as runs:
+                async for run in runs:
+                    got.extend(r.value for r in records_of(run))
+                    if len(got) == 2:
+                        return
+
+        follower = asyncio.create_task(follow())
+        for value in (b"one", b"two"):
+            await asyncio.sleep(0.05)
+            await write(cluster, topic_name, [OutgoingRecord(1, None, value)])
+        await follower
+        assert got == [b"one", b"two"]
+
+    with_cluster(bootstrap, work)
+
+
+def test_an_offset_that_is_not_there_says_which_are(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        await write(cluster, topic_name, [OutgoingRecord(1, None, b"x")] * 3)
+        fetcher = Fetcher(cluster, {TopicPartition(topic_name, 0): 99})
+        with pytest.raises(BrokerError, match=r"offset 99 is not there.*0 to 3") as raised:
+            async with aclosing(fetcher.runs()) as runs:
+                async for _ in runs:
+                    pass
+        assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    with_cluster(bootstrap, work)
+
+
+def test_offsets_by_time_and_deleting_records(bootstrap: str, topic_name: str) -> None:
+    base = 1_700_000_000_000
+
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name, retention_ms="-1")
+        for i in range(10):
+            await write(cluster, topic_name, [OutgoingRecord(base + 10 * i, None, b"%d" % i)])
+        tp = TopicPartition(topic_name, 0)
+
+        async def at(timestamp: int) -> int:
+            return (await list_offsets(cluster, {tp: timestamp}))[tp].offset
+
+        assert [await at(base), await at(base + 11), await at(base + 90), await at(base + 91)] == [
+            0,
+            2,
+            9,
+            -1,
+        ]
+        assert [await at(EARLIEST), await at(LATEST), await at(MAX_TIMESTAMP)] == [0, 10, 9]
+        assert await delete_records(cluster, {tp: 4}) == {tp: 4}
+        assert await at(EARLIEST) == 4
+        with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+            await delete_records(cluster, {tp: 11})
+        assert await delete_records(cluster, {tp: -1}) == {tp: 10}
+
+    with_cluster(bootstrap, work)
+
+
+def test_topics_come_grow_and_go(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        admin = Admin(cluster)
+        (created,) = await admin.create_topics([NewTopic(topic_name, 2, 1)])
+        assert (created.partitions, created.replication_factor) == (2, 1)
+        with pytest.raises(BrokerError, match=topic_name) as raised:
+            await admin.create_topics([NewTopic(topic_name, 2, 1)])
+        assert raised.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        info = await cluster.topic(topic_name, create=True)
+        assert sorted(info.partitions) == [0, 1]
+        assert info.topic_id == created.topic_id != ZERO_ID
+        await admin.create_partitions(topic_name, 4)
+        assert len((await cluster.topic(topic_name, create=True)).partitions) == 4
+        assert topic_name in (await admin.list_topics()).topics
+        await admin.delete_topics([topic_name])
+        with pytest.raises(TopicMissingError):
+            for _ in range(500):  # a broker may hear of the deletion a moment later than the controller
+                await admin.describe_topics([topic_name])
+                await asyncio.sleep(0.02)
+        with pytest.raises(TopicMissingError):
+            await admin.delete_topics([topic_name])
+        with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+            await admin.create_topics([NewTopic("no spaces allowed")])
+
+    with_cluster(bootstrap, work)
+
+
+def test_configs_are_changed_one_by_one(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        admin = Admin(cluster)
+        await make(cluster, topic_name, retention_ms="3600000")
+        topic = Resource(ResourceType.TOPIC, topic_name)
+
+        async def own() -> dict[str, str | None]:
+            entries = await admin.describe_configs(topic)
+            return {e.name: e.value for e in entries if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+        assert await own() == {"retention.ms": "3600000"}
+        await admin.alter_configs(topic, set_={"max.message.bytes": "2000"})
+        assert await own() == {"retention.ms": "3600000", "max.message.bytes": "2000"}
+        await admin.alter_configs(topic, unset=["retention.ms"])
+        assert await own() == {"max.message.bytes": "2000"}
+        with pytest.raises(BrokerError, match=topic_name) as raised:
+            await admin.alter_configs(topic, set_={"max.message.bytes": "lots"})
+        assert raised.value.code == ErrorCode.INVALID_CONFIG
+        (entry,) = await admin.describe_configs(topic, ["max.message.bytes"])
+        assert (entry.value, entry.read_only, entry.sensitive) == ("2000", False, False)
+        assert [name for name, _, _ in entry.synonyms] == ["max.message.bytes", "message.max.bytes"]
+        with pytest.raises(TopicMissingError):
+            await admin.describe_configs(Resource(ResourceType.TOPIC, topic_name + "-not"))
+
+    with_cluster(bootstrap, work)
+
+
+def test_batches_above_the_topics_limit_are_split(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name, max_message_bytes="2000")
+        sent = [OutgoingRecord(1, None, b"%04d" % i * 25) for i in range(200)]
+        await write(cluster, topic_name, sent)
+        tp = TopicPartition(topic_name, 0)
+        assert [r.value for r in (await read(cluster, {tp: 0}))[tp]] == [r.value for r in sent]
+
+    with_cluster(bootstrap, work)
+
+
+def test_log_dirs_tell_sizes(bootstrap: str, topic_name: str) -> None:
+    async def work(cluster: ClusterClient) -> None:
+        await make(cluster, topic_name)
+        await write(cluster, topic_name, [OutgoingRecord(1, None, b"x" * 1000)] * 50)
+        sizes = [
+            r.size_bytes
+            for d in await describe_log_dirs(cluster)
+            for r in d.replicas
+            if r.topic == topic_name
+        ]
+        assert len(sizes) == 1
+        assert sizes[0] > 50_000
+
+    with_cluster(bootstrap, work)

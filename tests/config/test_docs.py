@@ -1,0 +1,22 @@
+"""docs/CONFIGURATION.md is what the tables say today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog.config.broker_settings import BROKER_SETTINGS
+from tidelog.config.docs import differences, render
+from tidelog.config.topic_settings import TOPIC_SETTINGS
+
+PAGE = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run: python -m tidelog.config.docs > docs/CONFIGURATION.md"
+
+
+def test_the_page_names_everything() -> None:
+    page = render()
+    assert all(f"| `{name}` |" in page for name in [*BROKER_SETTINGS, *TOPIC_SETTINGS])
+    assert "`node.id`" in page.split("## Topic settings")[0]
+    assert {row.name for row in differences()} >= {"node.id", "listeners", "log.dir", "durability"}
