@@ -12,7 +12,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render(), "run: python -m tidelog.config.docs > docs/CONFIGURATION.md"
+    assert PAGE.read_text(encoding="utf-8") == render(), (
+        "run: python -m tidelog.config.docs > docs/CONFIGURATION.md"
+    )
 
 
 def test_the_page_names_everything() -> None:

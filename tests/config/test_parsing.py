@@ -83,9 +83,25 @@ def test_every_double_survives_text(value: float) -> None:
 
 def test_a_getter_of_the_wrong_type_is_a_bug_that_shows() -> None:
     values = TypedValues({"a": 1, "b": None, "c": ("x",), "d": "text", "e": True, "f": 0.5})
-    assert (values.int("a"), values.optional_int("b"), values.list("c"), values.str("d")) == (1, None, ("x",), "text")
-    assert (values.bool("e"), values.float("f"), values.list("b"), values.optional_str("b")) == (True, 0.5, (), None)
-    for getter, name in ((values.int, "d"), (values.bool, "a"), (values.str, "c"), (values.list, "d"), (values.float, "d")):
+    assert (values.int("a"), values.optional_int("b"), values.list("c"), values.str("d")) == (
+        1,
+        None,
+        ("x",),
+        "text",
+    )
+    assert (values.bool("e"), values.float("f"), values.list("b"), values.optional_str("b")) == (
+        True,
+        0.5,
+        (),
+        None,
+    )
+    for getter, name in (
+        (values.int, "d"),
+        (values.bool, "a"),
+        (values.str, "c"),
+        (values.list, "d"),
+        (values.float, "d"),
+    ):
         with pytest.raises(TypeError, match=name):
             getter(name)
     with pytest.raises(KeyError):

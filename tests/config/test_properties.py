@@ -73,7 +73,11 @@ def _escaped(text: str) -> str:
     return "".join(f"\\u{ord(char):04x}" for char in text)
 
 
-@given(st.dictionaries(st.text(st.characters(max_codepoint=0xD7FF), min_size=1), st.text(st.characters(max_codepoint=0xD7FF))))
+@given(
+    st.dictionaries(
+        st.text(st.characters(max_codepoint=0xD7FF), min_size=1), st.text(st.characters(max_codepoint=0xD7FF))
+    )
+)
 def test_what_is_escaped_comes_back(expected: dict[str, str]) -> None:
     text = "\n".join(f"{_escaped(name)}={_escaped(value)}" for name, value in expected.items())
     assert parse_properties(text) == expected

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.config import BrokerConfig, ConfigError, combine, from_assignments, from_environment, from_properties
+from tidelog.config import (
+    BrokerConfig,
+    ConfigError,
+    combine,
+    from_assignments,
+    from_environment,
+    from_properties,
+)
 from tidelog.config.broker_settings import BROKER_SETTINGS
 from tidelog.config.sources import environment_name
 
@@ -58,7 +65,9 @@ def test_errors_say_where_the_setting_was_given() -> None:
         BrokerConfig.load(combined.values, source=combined.origins)
     first, second, third = caught.value.problems
     assert first.startswith("my.properties, line 2: num.partitions cannot be 'many'")
-    assert second.startswith("environment variable TIDELOG_LOG_SEGMENT_BYTES: log.segment.bytes cannot be '7'")
+    assert second.startswith(
+        "environment variable TIDELOG_LOG_SEGMENT_BYTES: log.segment.bytes cannot be '7'"
+    )
     assert third.startswith("--set log.retention.mss: Unknown broker setting") and "log.retention.ms" in third
 
 

@@ -11,7 +11,15 @@ import pytest
 
 import tidelog.config
 from tidelog.config.broker_settings import BROKER_SETTINGS, FAMILIES, SECTIONS, find, listener_base
-from tidelog.config.definition import SAME_AS_KAFKA, ConfigType, Effect, Scope, Setting, UpdateMode, format_double
+from tidelog.config.definition import (
+    SAME_AS_KAFKA,
+    ConfigType,
+    Effect,
+    Scope,
+    Setting,
+    UpdateMode,
+    format_double,
+)
 from tidelog.config.group_settings import GROUP_SETTINGS
 from tidelog.config.sources import environment_name
 from tidelog.config.topic_settings import TOPIC_SETTINGS
@@ -50,7 +58,9 @@ def test_scopes_match_their_tables() -> None:
     assert {row.scope for row in GROUP_SETTINGS.values()} == {Scope.GROUP}
 
 
-@pytest.mark.parametrize("setting", [*TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values()], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "setting", [*TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values()], ids=lambda row: row.name
+)
 def test_a_fallback_chain_ends_in_the_settings_own_default(setting: Setting) -> None:
     """Otherwise a topic would change its value when a broker states its default aloud."""
     for fallback in setting.fallbacks:
@@ -110,15 +120,16 @@ def test_rows_carry_kafkas_facts(name: str, kind: str, default: str | None, upda
 def test_what_a_running_broker_changes_is_known_to_be_changeable() -> None:
     cannot_rebind = {"listeners", "listener.security.protocol.map", "durability"}
     assert all(BROKER_SETTINGS[name].update is UpdateMode.READ_ONLY for name in cannot_rebind)
-    # 105 names in Kafka's table of dynamic settings, two of which Tidelog reads at start only.
-    assert sum(row.update is not UpdateMode.READ_ONLY for row in BROKER_SETTINGS.values()) == KAFKA_DYNAMIC - 2
-
-
-KAFKA_DYNAMIC = 101 + 3 - 3
+    # Kafka's table of dynamic settings has 102 names, two of which Tidelog reads at start only.
+    assert sum(row.update is not UpdateMode.READ_ONLY for row in BROKER_SETTINGS.values()) == 102 - 2
 
 
 def test_rules_about_access_are_never_silently_dropped() -> None:
-    for name in ("authorizer.class.name", "create.topic.policy.class.name", "remote.log.storage.system.enable"):
+    for name in (
+        "authorizer.class.name",
+        "create.topic.policy.class.name",
+        "remote.log.storage.system.enable",
+    ):
         assert BROKER_SETTINGS[name].effect is Effect.REFUSED
     assert all(row.sensitive == (row.type is ConfigType.PASSWORD) for row in EVERY)
 

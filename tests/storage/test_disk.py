@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_missing_file_is_filenotfound_and_only_that(disk: PosixDisk, tmp_path:
         disk.file_size,
         disk.mtime_ms,
         disk.list_dir,
-        disk.free_bytes,
+        disk.volume_bytes,
         disk.sync_dir,
     ):
         with pytest.raises(FileNotFoundError):
@@ -101,7 +102,7 @@ def test_directories(disk: PosixDisk, tmp_path: Path) -> None:
     assert disk.list_dir(f"{tmp_path}/a/b") == ["c", "z"]
     assert disk.file_size(f"{tmp_path}/a/b/z") == 2
     assert disk.mtime_ms(f"{tmp_path}/a/b/z") > 1_600_000_000_000
-    assert disk.free_bytes(str(tmp_path)) > 0
+    assert disk.volume_bytes(str(tmp_path))[1] > 0
     disk.rename(f"{tmp_path}/a/b", f"{tmp_path}/a/d")
     assert read_file(disk, f"{tmp_path}/a/d/z") == b"22"
     disk.remove_tree(f"{tmp_path}/a")
@@ -284,6 +285,36 @@ def test_a_lock_excludes_posix_lockers_such_as_kafka(disk: PosixDisk, tmp_path: 
         assert outcome() == "held"
     lock.release()
     assert outcome() == "free"
+
+
+def test_threads_that_sync_never_take_a_descriptor_from_the_loop(tmp_path: Path) -> None:
+    disk = PosixDisk(max_open_files=2)
+    opened = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(12)]
+    stop = threading.Event()
+
+    def sync_and_checkpoint(seed: int) -> None:
+        turn = seed
+        while not stop.is_set():
+            turn += 1
+            opened[turn * 7 % 12].sync()
+            write_file_atomically(disk, f"{tmp_path}/checkpoint-{seed}", b"%d" % turn)
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(sync_and_checkpoint, seed) for seed in range(3)]
+        try:
+            for turn in range(1500):
+                file = opened[turn * 5 % 12]
+                text = b"%05d from %s" % (turn, file.path.encode())
+                file.write_at([text], 0)
+                assert file.read_at(len(text), 0) == text
+        finally:
+            stop.set()
+        for future in running:
+            future.result(20)
+    for file in opened:
+        assert file.read_at(999, 0).endswith(file.path.encode())
+        file.close()
+    assert disk.open_files == 0
 
 
 class ManyFiles(RuleBasedStateMachine):

@@ -113,9 +113,9 @@ def test_every_damaged_byte_is_noticed() -> None:
     for position in range(len(KAFKA_IDEMPOTENT)):
         damaged = bytearray(KAFKA_IDEMPOTENT)
         damaged[position] ^= 0x20
-        with pytest.raises(CorruptDataError, match="^f "):
+        with pytest.raises(CorruptDataError, match=r"^f "):
             decode_snapshot(bytes(damaged), "f")
-        with pytest.raises(CorruptDataError, match="^f "):
+        with pytest.raises(CorruptDataError, match=r"^f "):
             decode_snapshot(KAFKA_IDEMPOTENT[:position], "f")
 
 

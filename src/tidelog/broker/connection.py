@@ -356,11 +356,9 @@ class Connection:
         out = self._out
         batch: list[bytes | bytearray | memoryview] = []
         size = 0
-        while out and size < JOIN_BYTES:
-            part = out[0]
-            if isinstance(part, FileRange):
-                break
-            batch.append(out.popleft())
+        while out and size < JOIN_BYTES and isinstance(part := out[0], (bytes, bytearray, memoryview)):
+            batch.append(part)
+            out.popleft()
             size += len(part)
         data = batch[0] if len(batch) == 1 else b"".join(batch)
         try:

@@ -10,18 +10,24 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidelog.broker.topic_policy import TopicPolicy
-from tidelog.errors import RequestError
+from tidelog.errors import RequestError, TidelogError
 from tidelog.replication.partition import FlushQueue, Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
+from tidelog.storage.log import Log
 from tidelog.storage.log_manager import LogManager
 from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.types import ZERO_UUID
 
 logger = logging.getLogger("tidelog.broker")
 
 
 def log_dir_of(partition: Partition) -> str:
     return parent(partition.log.directory)
+
+
+class OfflinePartitionError(TidelogError):
+    """The partition exists and cannot be served here."""
 
 
 class PartitionTable:
@@ -50,18 +56,22 @@ class PartitionTable:
 
     # ---- what the metadata asks for
 
-    def open(self, topic: str, index: int, topic_id: bytes, leader_epoch: int) -> Partition:
-        """Lead a partition: its log is opened, or created when there is none."""
+    def open(self, topic: str, index: int, topic_id: bytes, leader_epoch: int, *, is_new: bool) -> Partition:
+        """Lead a partition: its log is opened, or created when it is new.
+
+        OfflinePartitionError when it is not new and its log may be in a directory that cannot be read: an empty one must
+        not take its place (I6). DiskError when its directory fails now.
+        """
+        known = self._by_topic.get(topic, {}).get(index)
+        if known is not None and known.topic_id == topic_id:
+            known.lead_in_epoch(leader_epoch)
+            return known
+        self._names[topic_id] = topic
         policy = self._policy_of(topic)
-        log = self._logs.logs.get((topic, index))
-        if log is not None and log.topic_id != topic_id:
-            logger.warning(
-                "%s-%d on disk belongs to another topic of that name (id %s); it is set aside",
-                topic, index, log.topic_id.hex(),
-            )  # fmt: skip
-            self._logs.set_aside(topic, index)
-            log = None
+        log = self._existing_log(topic, index, topic_id)
         if log is None:
+            if not is_new:
+                self._check_may_be_missing(topic, index)
             log = self._logs.create(topic, index, topic_id, policy.log)
         else:
             log.update_config(policy.log)
@@ -76,9 +86,28 @@ class PartitionTable:
             flush_queue=self._flush_queue,
         )
         self._by_topic.setdefault(topic, {})[index] = partition
-        self._names[topic_id] = topic
         partition.begin_leading()
         return partition
+
+    def _existing_log(self, topic: str, index: int, topic_id: bytes) -> Log | None:
+        if (topic, index) in self._logs.failed_logs:
+            raise OfflinePartitionError(f"{topic}-{index} is offline: {self._logs.failed_logs[topic, index]}")
+        log = self._logs.logs.get((topic, index))
+        if log is None:
+            return None
+        if log.topic_id in (topic_id, ZERO_UUID):
+            return log
+        kept = self._logs.set_aside(topic, index)
+        logger.warning("%s-%d on disk is of an earlier topic of that name; it is kept as %s", topic, index, kept)
+        return None
+
+    def _check_may_be_missing(self, topic: str, index: int) -> None:
+        if self._logs.offline_dirs:
+            raise OfflinePartitionError(
+                f"{topic}-{index} is offline: it is not in the log directories that work, and these do not: "
+                + ", ".join(self._logs.offline_dirs)
+            )
+        logger.warning("%s-%d is in the metadata but not on disk; it starts empty", topic, index)
 
     def set_aside_strays(self) -> None:
         """After start-up: directories that no topic of the metadata claims."""
@@ -94,10 +123,11 @@ class PartitionTable:
         for partition in self._by_topic.pop(topic, {}).values():
             self._names.pop(partition.topic_id, None)
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            try:
-                self._logs.delete(topic, partition.index)
-            except DiskError as error:
-                self._logs.fail_dir(log_dir_of(partition), error)
+            if (topic, partition.index) in self._logs.logs:
+                try:
+                    self._logs.delete(topic, partition.index)
+                except DiskError as error:
+                    self.dir_failed(log_dir_of(partition), error)
 
     def reconfigure(self, topics: Iterable[str] | None = None) -> None:
         """Apply changed settings to the given topics, or to all of them."""
@@ -113,13 +143,19 @@ class PartitionTable:
 
     # ---- failing disks
 
+    def is_online(self, topic: str, index: int) -> bool:
+        partition = self._by_topic.get(topic, {}).get(index)
+        return partition is not None and partition.stopped_with is None
+
     def disk_failed(self, partition: Partition, error: DiskError) -> None:
+        self.dir_failed(log_dir_of(partition), error)
+
+    def dir_failed(self, path: str, error: DiskError) -> None:
         """The directory goes offline with all its partitions; the others go on (I7)."""
-        log_dir = log_dir_of(partition)
-        if log_dir in self._logs.offline_dirs:
-            return
-        logger.error("log directory %s goes offline: %s", log_dir, error)
-        self._logs.fail_dir(log_dir, error)
-        for other in self.all():
-            if log_dir_of(other) == log_dir:
-                other.stop(ErrorCode.KAFKA_STORAGE_ERROR)
+        affected = [partition for partition in self.all() if log_dir_of(partition) == path]
+        if path not in self._logs.offline_dirs:
+            logger.error("log directory %s goes offline with %d partitions: %s", path, len(affected), error)
+            self._logs.fail_dir(path, error)
+        for partition in affected:
+            if partition.stopped_with is None:
+                partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -40,7 +40,7 @@ async def _serve(config: BrokerConfig, started_at: float) -> int:
     endpoints = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     print(
         f"tidelog: node {broker.node_id} is ready on {endpoints} "
-        f"(data in {', '.join(config.list('log.dirs'))}, durability={config.text('durability')}, {elapsed_ms:.0f} ms)",
+        f"(data in {', '.join(config.log_dirs)}, durability={config.str('durability')}, {elapsed_ms:.0f} ms)",
         flush=True,
     )
     await stop.wait()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidelog import __version__
 from tidelog.cli import bench, config, consume, log, produce, start, topic
 from tidelog.cli.boundary import plain_typer
 
@@ -29,7 +30,5 @@ def root(
     ] = False,
 ) -> None:
     if version:
-        from tidelog.cli.version import tidelog_version
-
-        print(f"tidelog {tidelog_version()}")
+        print(f"tidelog {__version__}")
         raise typer.Exit

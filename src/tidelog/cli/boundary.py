@@ -89,12 +89,12 @@ def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitab
     """Run `work` with a connected cluster client, on an event loop of its own."""
     import asyncio
 
-    from tidelog.cli.version import tidelog_version
+    from tidelog import __version__
     from tidelog.client.cluster import ClientSettings, ClusterClient, TopicMissingError
     from tidelog.client.errors import BrokerUnreachableError
 
     async def session() -> T:
-        settings = ClientSettings(client_id="tidelog-cli", client_version=tidelog_version())
+        settings = ClientSettings(client_id="tidelog-cli", client_version=__version__)
         async with ClusterClient(bootstrap_servers, settings) as cluster:
             return await work(cluster)
 

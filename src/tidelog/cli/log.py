@@ -34,10 +34,11 @@ def dump(
 
     damaged = False
     for path in [found for file in files for found in dumpable_files(str(file))]:
+        rows = dump_file(path, records=records)
         if not json:
             print(path)
         try:
-            for row in dump_file(path, records=records):
+            for row in rows:
                 print_json({"file": path, **row}) if json else print(_line(row))
         except CorruptDataError as error:
             damaged = True

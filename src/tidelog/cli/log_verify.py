@@ -63,15 +63,18 @@ class Verification:
         """A data directory, or a partition's."""
         path = path.rstrip("/") or "/"
         names = sorted(os.listdir(path))
-        if any(name.endswith(files.LOG) and files.parse_segment_name(name) for name in names):
+        if _segment_bases(names):
             self._partition(path, names)
             return
         ends: dict[tuple[str, int], int] = {}
         for name in names:
             found = files.parse_partition_dir(name)
             inner = files.join(path, name)
-            if found is not None and not found.suffix and os.path.isdir(inner):
-                ends[found.topic, found.partition] = self._partition(inner, sorted(os.listdir(inner)))
+            if found is None or found.suffix or not os.path.isdir(inner):
+                continue
+            inner_names = sorted(os.listdir(inner))
+            if _segment_bases(inner_names):
+                ends[found.topic, found.partition] = self._partition(inner, inner_names)
         self._small_files(path, names)
         self._recovery_points(path, names, ends)
 
@@ -79,14 +82,10 @@ class Verification:
 
     def _partition(self, path: str, names: list[str]) -> int:
         """Returns the offset behind the last sound batch."""
-        self.partitions += 1
         present = set(names)
-        bases = [
-            s.base_offset
-            for n in names
-            if (s := files.parse_segment_name(n)) and (s.kind, s.suffix) == (files.LOG, "")
-        ]
-        end = bases[0] if bases else 0
+        bases = _segment_bases(names)
+        self.partitions += 1
+        end = bases[0]
         for base, following in pairwise([*bases, None]):
             assert base is not None
             end = self._segment(path, base, following, max(end, base), present)
@@ -292,6 +291,11 @@ class _IndexWalk:
                 position,
                 offset,
             )
+
+
+def _segment_bases(names: list[str]) -> list[int]:
+    found = map(files.parse_segment_name, names)
+    return sorted(s.base_offset for s in found if s is not None and (s.kind, s.suffix) == (files.LOG, ""))
 
 
 def _without_path(error: CorruptDataError, path: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from tidelog import __version__
+
 
 def main() -> None:
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["-V"]):
-        from tidelog.cli.version import tidelog_version
-
-        print(f"tidelog {tidelog_version()}")
+        print(f"tidelog {__version__}")
         return
     from tidelog.cli.app import app
 

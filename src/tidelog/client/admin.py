@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from tidelog.client.cluster import ANY_NODE, CONTROLLER, ClusterClient, TopicMissingError
-from tidelog.client.errors import ConnectionLostError, RequestTimedOutError, check
+from tidelog.client.errors import ClientError, ConnectionLostError, RequestTimedOutError, check
 from tidelog.client.metadata import ClusterMetadata, TopicInfo
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
@@ -252,9 +252,14 @@ class Admin:
 
     def _node_of(self, resource: Resource) -> int:
         """A broker's own settings are known to that broker only; everything else is known to all."""
-        if resource.type == ResourceType.BROKER and resource.name:
-            return int(resource.name)
-        return ANY_NODE
+        if resource.type != ResourceType.BROKER or not resource.name:
+            return ANY_NODE
+        node, brokers = int(resource.name), sorted(self.cluster.metadata.brokers)
+        if node not in brokers:
+            raise ClientError(
+                f"there is no broker {node} in the cluster; its brokers are {', '.join(map(str, brokers))}"
+            )
+        return node
 
     def _check_resource(self, code: int, message: str | None, resource: Resource, doing: str) -> None:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and resource.type == ResourceType.TOPIC:

@@ -31,7 +31,7 @@ def broker_problems(values: TypedValues, given: Mapping[str, str]) -> list[str]:
     """What is wrong with a broker's settings taken together."""
     problems: list[str] = []
     endpoints(values, given, problems)
-    if "node.id" in given and "broker.id" in given and values.int("node.id") != values.int("broker.id"):
+    if "node.id" in given and "broker.id" in given and given["node.id"] != given["broker.id"]:
         problems.append(
             f"node.id is {given['node.id']} and broker.id is {given['broker.id']}: they must agree"
         )

@@ -70,7 +70,9 @@ def register_broker(
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 
-def fence_broker(image: MetadataImage, broker_id: int, settings: ControllerSettings) -> ControllerResult[None]:
+def fence_broker(
+    image: MetadataImage, broker_id: int, settings: ControllerSettings
+) -> ControllerResult[None]:
     """The broker is not to be reached: it leaves every ISR, and leads nothing."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
@@ -139,7 +141,8 @@ def _check_log_dirs(image: MetadataImage, request: BrokerRegistrationRequest) ->
     own = set(request.log_dirs)
     if not own or len(own) != len(request.log_dirs) or own & {UNASSIGNED_DIRECTORY, LOST_DIRECTORY}:
         raise RequestError(
-            ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} must name each log directory's id once"
+            ErrorCode.INVALID_REGISTRATION,
+            f"broker {request.broker_id} must name each log directory's id once",
         )
     for other in image.brokers.values():
         if other.broker_id != request.broker_id and not own.isdisjoint(other.log_dirs):

@@ -94,11 +94,15 @@ class RegistrationsDelta:
         return brokers, controllers
 
     def _current(self, broker_id: int, epoch: int) -> BrokerImage:
-        broker = self._brokers[broker_id] if broker_id in self._brokers else self._image.brokers.get(broker_id)
+        broker = (
+            self._brokers[broker_id] if broker_id in self._brokers else self._image.brokers.get(broker_id)
+        )
         if broker is None:
             raise ValueError(f"a record speaks of broker {broker_id}, which is not registered at that point")
         if broker.epoch != epoch:
-            raise ValueError(f"a record for epoch {epoch} of broker {broker_id}, whose registration has epoch {broker.epoch}")
+            raise ValueError(
+                f"a record for epoch {epoch} of broker {broker_id}, whose registration has epoch {broker.epoch}"
+            )
         return broker
 
 
@@ -108,5 +112,6 @@ def _endpoints(given: list[BrokerEndpoint] | list[ControllerEndpoint]) -> tuple[
 
 def _features(given: list[BrokerFeature] | list[ControllerFeature]) -> dict[str, VersionRange]:
     return {
-        feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version) for feature in given
+        feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version)
+        for feature in given
     }

@@ -140,6 +140,8 @@ _REPLAY: Final[dict[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     registration.BrokerRegistrationChangeRecord: lambda delta, record: delta.registrations.change(record),
     registration.FenceBrokerRecord: lambda delta, record: delta.registrations.set_fenced(record, True),
     registration.UnfenceBrokerRecord: lambda delta, record: delta.registrations.set_fenced(record, False),
-    registration.RegisterControllerRecord: lambda delta, record: delta.registrations.register_controller(record),
+    registration.RegisterControllerRecord: lambda delta, record: delta.registrations.register_controller(
+        record
+    ),
 }
 _SILENT: Final = frozenset({meta.NoOpRecord, meta.ZkMigrationStateRecord})

@@ -65,19 +65,19 @@ def partition_change(
     before = topic.partitions[index]
     isr = tuple(broker for broker in before.isr if broker not in leaving and broker not in lossy)
     elr = _next_elr(before, isr, rules, lossy)
-    leader, state = _elect(before, isr, elr, rules)
+    leader, unclean = _elect(before, isr, elr, rules)
     if leader != NO_LEADER and leader not in isr:
         isr = (leader,)
-        elr = () if state else _next_elr(before, isr, rules, lossy)
-    last_known = _next_last_known(before, isr, elr, rules)
+        elr = () if unclean else _next_elr(before, isr, rules, lossy)
+    last_known = _next_last_known(before, isr, rules)
     record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id)
     if isr != before.isr:
         record.isr = list(isr)
     # A leaderless partition whose leader is named again gets a new epoch, even if it is the same broker.
     if leader != before.leader:
         record.leader = leader
-    if state != before.leader_recovery_state:
-        record.leader_recovery_state = state
+    if unclean and before.leader_recovery_state != LeaderRecoveryState.RECOVERING:
+        record.leader_recovery_state = LeaderRecoveryState.RECOVERING
     if elr != before.elr:
         record.eligible_leader_replicas = list(elr)
     if last_known != before.last_known_elr:
@@ -88,24 +88,21 @@ def partition_change(
 
 def _elect(
     partition: PartitionImage, isr: tuple[int, ...], elr: tuple[int, ...], rules: ElectionRules
-) -> tuple[int, int]:
-    """The leader and the recovery state that goes with the way it was found."""
+) -> tuple[int, bool]:
+    """The leader, and whether choosing it loses data."""
     if partition.leader in isr and rules.is_active(partition.leader):
-        return partition.leader, partition.leader_recovery_state
+        return partition.leader, False
     active = [broker for broker in partition.replicas if rules.is_active(broker)]
     for candidates in (isr, elr):
         for broker in active:
             if broker in candidates:
-                return broker, partition.leader_recovery_state
-    if not isr and not elr and active:
-        if len(partition.replicas) == 1:
-            # Nobody could hold more than the only replica does: waiting would not bring anything back.
-            return active[0], partition.leader_recovery_state
-        if rules.unclean_allowed:
-            return active[0], LeaderRecoveryState.RECOVERING
-    elif active and rules.unclean_allowed:
-        return active[0], LeaderRecoveryState.RECOVERING
-    return NO_LEADER, partition.leader_recovery_state
+                return broker, False
+    if active and len(partition.replicas) == 1:
+        # Nobody could hold more than the only replica does: waiting would not bring anything back.
+        return active[0], False
+    if active and rules.unclean_allowed:
+        return active[0], True
+    return NO_LEADER, False
 
 
 def _below_min(partition: PartitionImage, isr: tuple[int, ...], rules: ElectionRules) -> bool:
@@ -124,9 +121,7 @@ def _next_elr(
     )
 
 
-def _next_last_known(
-    before: PartitionImage, isr: tuple[int, ...], elr: tuple[int, ...], rules: ElectionRules
-) -> tuple[int, ...]:
+def _next_last_known(before: PartitionImage, isr: tuple[int, ...], rules: ElectionRules) -> tuple[int, ...]:
     """Where a recovery by hand or by the longest log would look, once nobody is in sync."""
     if not _below_min(before, isr, rules):
         return ()

@@ -138,7 +138,9 @@ def _remove_token(image: SecurityImage, record: RemoveDelegationTokenRecord) -> 
 
 
 def _change_quota(image: SecurityImage, record: ClientQuotaRecord) -> SecurityImage:
-    entity = tuple(sorted(((part.entity_type, part.entity_name) for part in record.entity), key=lambda p: p[0]))
+    entity = tuple(
+        sorted(((part.entity_type, part.entity_name) for part in record.entity), key=lambda p: p[0])
+    )
     limits = dict(image.quotas.get(entity, {}))
     if record.remove:
         limits.pop(record.key, None)

@@ -52,7 +52,7 @@ API_KEYS: Final[dict[int, type[Any]]] = {
     28: meta.ClearElrRecord,
 }
 _KEY_OF: Final = {cls: key for key, cls in API_KEYS.items()}
-_LATEST: Final = {cls: cls.SCHEMA.versions[1] for cls in _KEY_OF}
+_LATEST: Final[dict[type[Any], int]] = {cls: cls.SCHEMA.versions[1] for cls in _KEY_OF}
 _PREFIXES: Final = {
     (cls, version): write_uvarint(FRAME_VERSION) + write_uvarint(key) + write_uvarint(version)
     for key, cls in API_KEYS.items()
@@ -94,7 +94,9 @@ def decode_record(value: Buffer) -> MetadataRecord:
     except (IndexError, ProtocolError) as error:
         raise CorruptDataError(f"metadata record of {len(view)} bytes breaks off within its frame") from error
     if frame_version != FRAME_VERSION:
-        raise CorruptDataError(f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known")
+        raise CorruptDataError(
+            f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known"
+        )
     cls = API_KEYS.get(api_key)
     if cls is None:
         raise CorruptDataError(
@@ -110,5 +112,7 @@ def decode_record(value: Buffer) -> MetadataRecord:
     except ProtocolError as error:
         raise CorruptDataError(f"{cls.__name__} version {version}: {error}") from error
     if end != len(view):
-        raise CorruptDataError(f"{cls.__name__} version {version} is followed by {len(view) - end} stray bytes")
+        raise CorruptDataError(
+            f"{cls.__name__} version {version} is followed by {len(view) - end} stray bytes"
+        )
     return record

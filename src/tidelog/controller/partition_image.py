@@ -89,7 +89,9 @@ def _changed(before: tuple[int, ...], after: list[int] | None) -> tuple[int, ...
 def _checked(partition: PartitionImage) -> PartitionImage:
     """Rules that no record may break. A break is a bug of the controller that wrote it, and must not spread."""
     if len(partition.directories) != len(partition.replicas):
-        raise ValueError(f"{len(partition.replicas)} replicas but {len(partition.directories)} directories: {partition}")
+        raise ValueError(
+            f"{len(partition.replicas)} replicas but {len(partition.directories)} directories: {partition}"
+        )
     if partition.elr and not set(partition.elr).isdisjoint(partition.isr):
         raise ValueError(f"a replica is both in sync and in the ELR (I23): {partition}")
     return partition

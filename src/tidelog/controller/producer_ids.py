@@ -26,12 +26,10 @@ _LARGEST: Final = 2**63 - 1
 def allocate_producer_ids(
     image: MetadataImage, request: AllocateProducerIdsRequest
 ) -> ControllerResult[AllocateProducerIdsResponse]:
-    try:
-        current_broker(image, request.broker_id, request.broker_epoch)
-        if image.next_producer_id > _LARGEST - BLOCK_SIZE:
-            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, "all 2**63 producer ids have been given out")
-    except RequestError as error:
-        return ControllerResult(AllocateProducerIdsResponse(error_code=error.code))
+    """RequestError when the broker is unknown or an older run of itself."""
+    current_broker(image, request.broker_id, request.broker_epoch)
+    if image.next_producer_id > _LARGEST - BLOCK_SIZE:
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, "all 2**63 producer ids have been given out")
     first = image.next_producer_id
     record = ProducerIdsRecord(request.broker_id, request.broker_epoch, first + BLOCK_SIZE)
     return ControllerResult(

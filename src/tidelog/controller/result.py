@@ -45,7 +45,9 @@ class ConfigValidator(Protocol):
         """All dynamic settings the topic would have."""
         ...
 
-    def validate_broker(self, broker_id: int | None, configs: Mapping[str, str], changed: frozenset[str]) -> None:
+    def validate_broker(
+        self, broker_id: int | None, configs: Mapping[str, str], changed: frozenset[str]
+    ) -> None:
         """All dynamic settings that broker, or every broker (None), would have; `changed` names those now set."""
         ...
 

@@ -56,7 +56,9 @@ class TopicsDelta:
             return touched
         known = self._image.topics_by_id.get(topic_id)
         if known is None or topic_id in self._removed:
-            raise ValueError(f"a record speaks of topic id {topic_id.hex()}, which does not exist at that point")
+            raise ValueError(
+                f"a record speaks of topic id {topic_id.hex()}, which does not exist at that point"
+            )
         return known
 
     # ---- replay
@@ -79,7 +81,9 @@ class TopicsDelta:
         before = partitions.get(record.partition_id)
         if before is None:
             topic = self.topic_of(record.topic_id).name
-            raise ValueError(f"a record changes {topic}-{record.partition_id}, which does not exist at that point")
+            raise ValueError(
+                f"a record changes {topic}-{record.partition_id}, which does not exist at that point"
+            )
         partitions[record.partition_id] = merged(before, record)
         self._changed.setdefault(record.topic_id, set()).add(record.partition_id)
 
@@ -141,7 +145,9 @@ class TopicsDelta:
         for index, partition in list(topic.partitions.items()):
             if partition.elr or partition.last_known_elr:
                 self.change_partition(
-                    PartitionChangeRecord(index, topic.topic_id, eligible_leader_replicas=[], last_known_elr=[])
+                    PartitionChangeRecord(
+                        index, topic.topic_id, eligible_leader_replicas=[], last_known_elr=[]
+                    )
                 )
 
 

@@ -119,17 +119,15 @@ def _find_batches(stored: Any, low: int, high: int, include_control: bool) -> tu
     position = count = payload = 0
     next_offset = -1
     while True:
-        left = _PAYLOAD_BYTES_MAX - payload
-        error, position, count, seen_next, listed = kernels.scan(
-            stored, position, table, count, low, high, include_control, left
+        error, position, count, seen_next, payload = kernels.scan(
+            stored, position, table, count, payload, low, high, include_control, _PAYLOAD_BYTES_MAX
         )
         next_offset = seen_next if seen_next >= 0 else next_offset
-        payload += listed
         if error != kernels.OK:
             raise CorruptDataError(
                 f"{_BATCH_PROBLEMS[error]} at position {position} of {stored.shape[0]} bytes"
             )
-        if count < table.shape[0] or payload >= _PAYLOAD_BYTES_MAX:
+        if count < table.shape[0]:
             return table[:count], int(position), int(next_offset)
         grown = np.empty((table.shape[0] * 4, kernels.TABLE_WIDTH), np.int64)
         grown[:count] = table
@@ -154,37 +152,40 @@ def _decompress(stored: Any, table: Any, limit: int) -> tuple[Any, Any, tuple[in
 
     The third value is then (position, base offset) of the first batch that was left out.
     """
-    compressed = np.flatnonzero(table[:, kernels.ATTRIBUTES] & CODEC_MASK)
+    bytes_max = 2 * _PAYLOAD_BYTES_MAX - 1
+    listed_bytes = int((table[:, kernels.PAYLOAD_END] - table[:, kernels.PAYLOAD_START]).sum())
     out = bytearray()
     end = 0
-    stored_bytes = int((table[:, kernels.PAYLOAD_END] - table[:, kernels.PAYLOAD_START]).sum())
-    for row in compressed.tolist():
-        entry = table[row]
-        payload = memoryview(stored)[entry[kernels.PAYLOAD_START] : entry[kernels.PAYLOAD_END]]
-        try:
-            payload_end = decompress_onto(
-                int(entry[kernels.ATTRIBUTES]) & CODEC_MASK, payload, out, end, limit
-            )
-        except CorruptDataError as error:
-            raise CorruptDataError(f"batch at offset {entry[kernels.BASE_OFFSET]}: {error}") from error
-        if row > 0 and payload_end + stored_bytes > 2 * _PAYLOAD_BYTES_MAX - 1:
-            return (
-                _as_bytes(out),
-                table[:row],
-                (int(entry[kernels.POSITION]), int(entry[kernels.BASE_OFFSET])),
-            )
-        if entry[kernels.RECORD_COUNT] > (payload_end - end) // RECORD_BYTES_MIN:
-            raise CorruptDataError(
-                f"batch at offset {entry[kernels.BASE_OFFSET]} claims {entry[kernels.RECORD_COUNT]} records"
-                f" in {payload_end - end} bytes"
-            )
-        entry[kernels.PAYLOAD_START], entry[kernels.PAYLOAD_END], entry[kernels.EXPANDED] = (
-            end,
-            payload_end,
-            1,
-        )
+    for row in np.flatnonzero(table[:, kernels.ATTRIBUTES] & CODEC_MASK).tolist():
+        payload_end = _expand(stored, table[row], out, end, min(limit, bytes_max))
+        if payload_end + listed_bytes > bytes_max and len(table) > 1:
+            rows = max(row, 1)  # one batch is always read
+            if rows < len(table):
+                left_out = table[rows]
+                return (
+                    _as_bytes(out),
+                    table[:rows],
+                    (int(left_out[kernels.POSITION]), int(left_out[kernels.BASE_OFFSET])),
+                )
         end = payload_end
     return _as_bytes(out), table, None
+
+
+def _expand(stored: Any, entry: Any, out: bytearray, start: int, limit: int) -> int:
+    """Decompress one batch onto `out`, point its table entry there, and return where it ends."""
+    payload = memoryview(stored)[entry[kernels.PAYLOAD_START] : entry[kernels.PAYLOAD_END]]
+    base_offset, count = entry[kernels.BASE_OFFSET], entry[kernels.RECORD_COUNT]
+    likely = start + 4 * len(payload)
+    if len(out) < likely:  # in large steps, or each of many small batches would move the buffer
+        out.extend(bytes(max(likely - len(out), len(out) // 2)))
+    try:
+        end = decompress_onto(int(entry[kernels.ATTRIBUTES]) & CODEC_MASK, payload, out, start, limit)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"batch at offset {base_offset}: {error}") from error
+    if count > (end - start) // RECORD_BYTES_MIN:
+        raise CorruptDataError(f"batch at offset {base_offset} claims {count} records in {end - start} bytes")
+    entry[kernels.PAYLOAD_START], entry[kernels.PAYLOAD_END], entry[kernels.EXPANDED] = start, end, 1
+    return end
 
 
 def _build(

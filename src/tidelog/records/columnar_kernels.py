@@ -113,6 +113,7 @@ def scan(
     position: Any,
     table: Any,
     row: Any,
+    payload_bytes: Any,
     start_offset: Any,
     end_offset: Any,
     control: Any,
@@ -120,12 +121,11 @@ def scan(
 ) -> Any:
     """Fill `table` from `row` on with the batches from `position` on that hold offsets in [start_offset, end_offset).
 
-    Stops at a cut-off tail, at end_offset, when the table is full, or before payloads exceed bytes_max.
-    Returns (error, position, row, next offset or -1, payload bytes listed).
+    Stops at a cut-off tail, at end_offset, when the table is full, or before the payloads listed exceed bytes_max (but never
+    before the first one). Returns (error, position, row, next offset or -1, payload bytes listed).
     """
     end = data.shape[0]
     next_offset = np.int64(-1)
-    payload_bytes = np.int64(0)
     while position + 61 <= end and row < table.shape[0]:
         length = _big_endian(data, position + 8, 4)
         if length < 49 or data[position + 16] != 2:
@@ -143,7 +143,7 @@ def scan(
         last_offset = base_offset + last_delta
         attributes = _big_endian(data, position + 21, 2)
         if last_offset >= start_offset and (control or attributes & 0x20 == 0):
-            if payload_bytes > 0 and payload_bytes + length - 49 > bytes_max:
+            if row > 0 and payload_bytes + length - 49 > bytes_max:
                 break
             count = _big_endian(data, position + 57, 4)
             if count < 0 or (attributes & 7 == 0 and count > (length - 49) // 7):

@@ -40,6 +40,7 @@ _LZ4_BLOCK_SIZES: Final = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_DEFAULT_LEVEL: Final = 9  # Kafka's number for "the fast compressor"; any other level is high compression
 
 _GUESS_FLOOR: Final = 64 * 1024
+_BLOCK_GUESS_FLOOR: Final = 8 * 1024
 _INT32_BE: Final = Struct(">i")
 _UINT32_LE: Final = Struct("<I")
 _UINT64_LE: Final = Struct("<Q")
@@ -317,7 +318,7 @@ def _append_lz4_block(
         out[start : start + room_max] = block
         return start + room_max
     # A frame may announce 4 MiB blocks and hold a few hundred bytes, so the room grows towards what the block may need.
-    room = min(room_max, max(len(block) * 8, _GUESS_FLOOR), out_end_max - start)
+    room = min(room_max, max(len(block) * 4, _BLOCK_GUESS_FLOOR), out_end_max - start)
     while True:
         _reserve(out, start + room)
         try:

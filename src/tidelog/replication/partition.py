@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 
 from tidelog.errors import RequestError
 from tidelog.records.validation import BatchRules, validate_for_append
+from tidelog.storage.disk import Buffer
 from tidelog.storage.log import AppendResult, FlushTicket, Log
 from tidelog.wire.error_codes import ErrorCode
 
@@ -78,9 +79,15 @@ class Partition:
         else:
             self.log.set_high_watermark(self.log.log_end_offset)
 
+    def lead_in_epoch(self, leader_epoch: int) -> None:
+        """The controller began a new leader epoch without moving the leader."""
+        if leader_epoch > self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.log.start_epoch(leader_epoch)
+
     # ---- writing
 
-    def append(self, records: memoryview, *, now_ms: int, produce_version: int) -> AppendResult:
+    def append(self, records: Buffer, *, now_ms: int, produce_version: int) -> AppendResult:
         """Validate and append one batch of a client. Raises RequestError, or DiskError when the directory must go offline."""
         if self.stopped_with is not None:
             raise RequestError(self.stopped_with, f"{self!r} is not served by this broker any more")

@@ -111,7 +111,9 @@ class Disk(Protocol):
         """Take an exclusive lock on a lock file, held until released or the process dies. None when someone else has it."""
         ...
 
-    def free_bytes(self, path: str, /) -> int: ...
+    def volume_bytes(self, path: str, /) -> tuple[int, int]:
+        """Total and free bytes of the volume that holds `path`."""
+        ...
 
 
 class FileRange:

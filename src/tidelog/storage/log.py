@@ -61,8 +61,8 @@ class AppendResult(NamedTuple):
 class Log:
     __slots__ = (
         "_bases", "_dirty_files", "_disk", "_epoch_file", "_flush_ticket", "_high_watermark_place", "_latest_epoch",
-        "_new_names", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes", "active", "config",
-        "deferred_deletes", "directory", "doomed", "epochs", "high_watermark", "last_flush_ms", "log_end_offset",
+        "_new_names", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes", "_unflushed_since_ms", "active", "config",
+        "deferred_deletes", "directory", "doomed", "epochs", "high_watermark", "log_end_offset",
         "log_start_offset", "name", "partition", "positions", "producers", "recovery", "recovery_point", "segments",
         "topic", "topic_id", "truncation_count", "truncation_limited", "unsynced",
     )  # fmt: skip
@@ -86,7 +86,6 @@ class Log:
         epochs: LeaderEpochCache,
         producers: ProducerState,
         recovery: RecoveryReport,
-        now_ms: int,
     ) -> None:
         self._disk = disk
         self._rng = rng
@@ -116,7 +115,7 @@ class Log:
         self._dirty_files: list[File] = []
         self._new_names = False
         self._flush_ticket: FlushTicket | None = None
-        self.last_flush_ms = now_ms
+        self._unflushed_since_ms: int | None = None
         # Segments that no reader sees any more but whose files wait until the log start is durable, then until they are due.
         self.doomed: list[Segment] = []
         self.deferred_deletes: list[tuple[int, str]] = []
@@ -428,10 +427,16 @@ class Log:
         )
 
     def flush_due(self, now_ms: int) -> bool:
-        """`flush.messages` or `flush.ms` ask for a flush, whatever the durability of the broker."""
+        """A flush is wanted whatever the durability of the broker: a segment was sealed, or `flush.messages` or `flush.ms` say so."""
         unflushed = self.log_end_offset - self.recovery_point
-        return unflushed > 0 and (
-            unflushed >= self.config.flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
+        if unflushed <= 0 or self._unflushed_since_ms is None:
+            self._unflushed_since_ms = now_ms
+        return bool(self.unsynced) or (
+            unflushed > 0
+            and (
+                unflushed >= self.config.flush_messages
+                or now_ms - self._unflushed_since_ms >= self.config.flush_ms
+            )
         )
 
     def begin_flush(self) -> FlushTicket | None:
@@ -468,6 +473,7 @@ class Log:
                 f"this flush of {self.name} did not run to its end, or is not the one under way"
             )
         self._flush_ticket = None
+        self._unflushed_since_ms = None
         ticket.release()
         if ticket.end_offset > self.recovery_point:
             self.recovery_point = ticket.end_offset

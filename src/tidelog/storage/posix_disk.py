@@ -313,14 +313,14 @@ class PosixDisk:
             raise DiskError("lock", path, error) from error
         return PosixDirLock(fd)
 
-    def free_bytes(self, path: str, /) -> int:
+    def volume_bytes(self, path: str, /) -> tuple[int, int]:
         try:
             stats = os.statvfs(path)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise DiskError("statvfs", path, error) from error
-        return stats.f_bavail * stats.f_frsize
+        return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
 
     # -- descriptors -----------------------------------------------------------------------------------------------
 

@@ -49,19 +49,25 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     high_watermark: int = 0,
+    name_reused: bool = False,
 ) -> Log:
     """The log in `directory`, which is made if it is not there. The three offsets are what the last checkpoints say.
 
-    A `topic_id` is written if the directory has none yet; one that differs from the directory's is CorruptDataError.
+    `name_reused`: the log is new, but checkpoints on disk may still speak of a deleted one of its name. A `topic_id` is written if the directory has none yet; one that differs from the directory's is CorruptDataError.
     """
     disk.make_dirs(directory)
+    if name_reused:
+        truncation.write_intent(disk, directory, Intent(LIMIT, 0, 0))
     names = put_away(disk, directory)
     report = RecoveryReport(topic, partition, directory)
     intent = truncation.read_intent(disk, directory)
     checkpointed_recovery_point = recovery_point
     if intent is not None:
-        clean = False if intent.kind != LIMIT else clean
+        clean = clean and intent.kind == LIMIT
         recovery_point = min(recovery_point, intent.recovery_point)
+        high_watermark = min(high_watermark, intent.offset)
+        if log_start_offset > intent.offset:
+            log_start_offset = 0
     segments = _open_segments(disk, directory, config, names, intent, log_start_offset, report, now_ms)
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     opened = None
@@ -75,7 +81,9 @@ def open_log(
         )
     segments, unsynced, log_end_offset, epochs, producers = opened
     recovery_point = min(recovery_point, log_end_offset)
-    limited = _settle_intent(disk, directory, intent, recovery_point, checkpointed_recovery_point)
+    limited = name_reused or _settle_intent(
+        disk, directory, intent, recovery_point, checkpointed_recovery_point
+    )
     if log_start_offset > log_end_offset:
         log_start_offset = segments[0].base_offset  # the log began anew further down, and no checkpoint since
     _remove_stray_snapshots(disk, directory, segments, log_end_offset)
@@ -96,7 +104,6 @@ def open_log(
         epochs=epochs,
         producers=producers,
         recovery=report,
-        now_ms=now_ms,
     )
     log.truncation_limited = limited
     if topic_id != NO_TOPIC_ID and log.topic_id == NO_TOPIC_ID:

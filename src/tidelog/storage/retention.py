@@ -101,6 +101,8 @@ def release_files(log: Log, durable_log_start: int, now_ms: int) -> None:
         following = log.doomed[1] if len(log.doomed) > 1 else log.segments[0]
         if following.base_offset > durable_log_start:
             break
+        if log.dirty:
+            _keep_producers(log, following.base_offset)
         log.disk.remove(files.snapshot_path(log.directory, segment.base_offset))
         due_ms = now_ms + log.config.file_delete_delay_ms
         log.deferred_deletes.extend((due_ms, path) for path in segment.mark_deleted())
@@ -108,6 +110,19 @@ def release_files(log: Log, durable_log_start: int, now_ms: int) -> None:
     log.epochs.truncate_from_start(min(durable_log_start, log.log_start_offset))
     if log.epochs.dirty:
         log.store_epochs()
+
+
+def _keep_producers(log: Log, base_offset: int) -> None:
+    """Producers whose batches are all leaving are known from the next snapshot only: it must be durable before they go (I39)."""
+    try:
+        snapshot = log.disk.open(files.snapshot_path(log.directory, base_offset))
+    except FileNotFoundError:
+        return  # made by a broker that takes none, or removed by hand: there is nothing to lose
+    try:
+        snapshot.sync()
+    finally:
+        snapshot.close()
+    log.disk.sync_dir(log.directory)
 
 
 def remove_due_files(log: Log, now_ms: int) -> int:

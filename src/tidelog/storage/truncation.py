@@ -8,7 +8,8 @@ fsynced ones. So a note, `truncation-intent`, stands in the partition's director
     restart N R    the log is being emptied to begin anew at N: recovery finishes it
     limit N R      done; the note stays because of R and goes with the next checkpoint
 
-R is the recovery point that was true when the note was written: none above it may be believed.
+R is the recovery point that was true when the note was written: none above it may be believed, nor a log start or high watermark above
+N. A partition that is made under the name of a deleted one starts with `limit 0 0` for the same reason.
 
 Kafka ignores files it does not know. Truncation is decided elsewhere, by leader epochs only (I25).
 """
@@ -84,13 +85,13 @@ def truncate_to(log: Log, offset: int) -> bool:
     if offset >= log.log_end_offset:
         return False
     if offset < log.log_start_offset:
-        restart_at(log, offset, now_ms=log.last_flush_ms)
+        restart_at(log, offset, now_ms=log.active.created_ms)
         return True
     disk, directory = log.disk, log.directory
-    intent = _begin(log, PENDING, offset)
     number = log.segment_number(offset)
     kept, gone = log.segments[: number + 1], log.segments[number + 1 :]
-    position, end_offset = kept[-1].cut_position(offset)
+    position, end_offset = kept[-1].cut_position(offset)  # lower than asked if a batch holds the offset in its middle
+    intent = _begin(log, PENDING, end_offset)
     log.unsynced = [segment for segment in log.unsynced if segment in kept[:-1]]
     remove_segments(disk, directory, gone, snapshots_above=end_offset)
     kept[-1].truncate(position, end_offset)
@@ -137,7 +138,8 @@ def _finish(log: Log, end_offset: int) -> None:
 
 
 def forget_limit(log: Log, truncation_count: int) -> None:
-    """If the removal is lost in a crash, recovery merely checks more than it had to."""
+    """The directory is synced: log starts above N are believed from now on, and files will leave because of them."""
     if log.truncation_limited and truncation_count == log.truncation_count:
         log.disk.remove(files.join(log.directory, INTENT_FILE))
+        log.disk.sync_dir(log.directory)
         log.truncation_limited = False

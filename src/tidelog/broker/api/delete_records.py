@@ -37,7 +37,7 @@ async def handle(
             for topic in request.topics
         ]
     )
-    await broker.checkpoint_log_starts()
+    await broker.checkpoint()
     return response
 
 

@@ -71,7 +71,7 @@ def _targets(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[Fetc
 
 
 def _forgotten(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
-    keys = []
+    keys: list[PartitionKey] = []
     for topic in request.forgotten_topics_data:
         name = (broker.partitions.topic_name(topic.topic_id) or "") if by_id else topic.topic
         topic_id = topic.topic_id if by_id else ZERO_UUID

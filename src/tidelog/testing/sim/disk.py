@@ -227,9 +227,9 @@ class SimDisk:
         self._locks.add(path)
         return SimDirLock(self._locks, path)
 
-    def free_bytes(self, path: str, /) -> int:
+    def volume_bytes(self, path: str, /) -> tuple[int, int]:
         self._directory(path)
-        return max(0, self.capacity_bytes - self.machine.used_bytes())
+        return self.capacity_bytes, max(0, self.capacity_bytes - self.machine.used_bytes())
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
@@ -251,9 +251,9 @@ class SimDisk:
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
         """Overwrite bytes in the cache and on the medium, as a failing drive does: no write, no sync, no error."""
-        number = self._file(path).number
-        self.machine.inodes[number].corrupt(position, data)
-        self._record(lambda disk: disk.machine.inodes[number].corrupt(position, data))
+        inode = self._file(path)
+        inode.corrupt(position, data)
+        self._record_on(inode, lambda twin: twin.corrupt(position, data))
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         self.corrupt(path, position, bytes([self._file(path).live[position] ^ (1 << bit)]))
@@ -376,10 +376,9 @@ class SimDisk:
                 self._change(inode, DataOp(size, None))
 
     def _change(self, inode: Inode, op: DataOp) -> None:
-        inode.apply(op, self._now_ms())
-        if self._recording:
-            number = inode.number
-            self._record(lambda disk: disk.machine.inodes[number].apply(op, disk._now_ms()))
+        now_ms = self._now_ms()
+        inode.apply(op, now_ms)
+        self._record_on(inode, lambda twin: twin.apply(op, now_ms))
 
     def _sync(self, path: str, inode: Inode) -> None:
         with self._guard:
@@ -387,18 +386,28 @@ class SimDisk:
             fault = self._next_fault("sync", path)
             if fault is not None:
                 inode.pending.clear()
-                if self._recording:
-                    self._record(lambda disk: disk.machine.inodes[inode.number].pending.clear())
+                self._record_on(inode, lambda twin: twin.pending.clear())
                 raise DiskError("sync", path, _os_error(fault.errno))
             inode.sync()
-            if self._recording:
-                self._record(lambda disk: disk.machine.inodes[inode.number].sync())
+            self._record_on(inode, Inode.sync)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _record(self, operation: Callable[[SimDisk], object]) -> None:
         if self._recording:
             self._log.append(operation)
+
+    def _record_on(self, inode: Inode, operation: Callable[[Inode], object]) -> None:
+        if self._recording:
+            number = inode.number
+            self._log.append(lambda disk: disk._replay(number, operation))
+
+    def _replay(self, number: int, operation: Callable[[Inode], object]) -> None:
+        inode = self.machine.inodes.get(number)
+        if (
+            inode is not None
+        ):  # else it was removed while still open: nobody can see what happened to it since
+            operation(inode)
 
     def _now_ms(self) -> int:
         return self.clock.wall_ms() if self.clock is not None else 0

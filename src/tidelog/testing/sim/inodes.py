@@ -6,8 +6,10 @@ makes no choices and draws no chance; `SimDisk` does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Fate:
 class Inode:
     """A file: `live` is what readers see, `durable` what the medium holds, `pending` the difference in order."""
 
-    __slots__ = ("durable", "live", "mtime_ms", "number", "pending")
+    __slots__ = ("__weakref__", "durable", "live", "mtime_ms", "number", "pending")
 
     def __init__(self, mtime_ms: int = 0, number: int = 0) -> None:
         self.number = number
@@ -165,8 +167,8 @@ class Machine:
     def __init__(self) -> None:
         self.root = Directory()
         self.pending_names: list[NameOp] = []
-        # By number, so that a copy of the machine can find its own version of a file. Removed files stay: they may be open.
-        self.inodes: dict[int, Inode] = {}
+        # By number, so that a copy of the machine can find its own version of a file. Weak: removed files go when closed.
+        self.inodes: WeakValueDictionary[int, Inode] = WeakValueDictionary()
         self._next_number = 1
 
     def find(self, path: str) -> Node | None:
@@ -258,11 +260,12 @@ class Machine:
         """An independent machine in the same state, unsynced operations included."""
         machine = Machine()
         machine._next_number = self._next_number
-        machine.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
+        copies = {number: inode.copy() for number, inode in self.inodes.items()}
+        machine.inodes.update(copies)
         twins: dict[int, Directory] = {id(old): Directory(old.number) for old in self._directories()}
 
         def twin(node: Node) -> Node:
-            return machine.inodes[node.number] if isinstance(node, Inode) else twins[id(node)]
+            return copies[node.number] if isinstance(node, Inode) else twins[id(node)]
 
         for old in self._directories():
             new = twins[id(old)]
@@ -276,7 +279,7 @@ class Machine:
         return machine
 
     def used_bytes(self) -> int:
-        return sum(len(inode.live) for inode in self._reachable())
+        return sum(len(node.live) for node in _walk(self.root) if isinstance(node, Inode))
 
     def fingerprint(self) -> int:
         """Equal for equal trees."""
@@ -320,20 +323,26 @@ def _rebuild(
 ) -> Directory:
     new = Directory(old.number)
     for name, node in tables[id(old)].items():
-        if isinstance(node, Inode):
-            # A removed name and its new one may both have survived: then they are two copies, as after a repair.
-            fresh: Node = (
-                files[node.number] if node.number not in machine.inodes else files[node.number].copy()
-            )
-            if isinstance(fresh, Inode):
-                if node.number in machine.inodes:
-                    fresh.number = machine._number()
-                machine.inodes[fresh.number] = fresh
-        else:
+        fresh: Node
+        if isinstance(node, Directory):
             fresh = _rebuild(node, tables, files, machine)
+        else:
+            fresh = files[node.number]
+            if fresh.number in machine.inodes:
+                # Of two renames only the second survived, so the file has two names: make it two files, as a repair does.
+                fresh = fresh.copy()
+                fresh.number = machine._number()
+            machine.inodes[fresh.number] = fresh
         new.durable[name] = fresh
         new.live[name] = fresh
     return new
+
+
+def _walk(directory: Directory) -> Iterator[Node]:
+    for node in directory.live.values():
+        yield node
+        if isinstance(node, Directory):
+            yield from _walk(node)
 
 
 def _frozen(node: Node) -> object:

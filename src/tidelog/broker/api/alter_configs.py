@@ -1,0 +1,18 @@
+"""AlterConfigs (33), versions 0-2: replaces all settings of a resource. Clients should use IncrementalAlterConfigs.
+
+2  flexible
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+
+async def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    return await broker.metadata.submit(lambda controller: controller.alter_configs(request))

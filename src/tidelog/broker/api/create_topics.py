@@ -1,0 +1,20 @@
+"""CreateTopics (19), versions 2-7.
+
+4  -1 partitions or replicas take the broker's defaults      5  flexible; the new topic's settings are returned      7  topic ids
+
+A topic is ready for use when the answer leaves: its metadata is durable and its partitions are open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+
+async def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    return await broker.metadata.submit(lambda controller: controller.create_topics(request))

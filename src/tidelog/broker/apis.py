@@ -1,0 +1,56 @@
+"""What this broker serves: the dispatch table, and so the answer to ApiVersions.
+
+An API stands here when its semantics are there and tested, in the version range of a Kafka 4.3 broker (D8). Nothing is
+listed in parts: kafka-python, for one, infers the broker's release from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.broker.api import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
+    fetch,
+    incremental_alter_configs,
+    init_producer_id,
+    list_config_resources,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from tidelog.broker.dispatch import Api
+from tidelog.wire.api import ApiKey
+
+_TABLE: Final = (
+    Api(ApiKey.PRODUCE, 0, 13, produce.handle, lowest_served=3),
+    Api(ApiKey.FETCH, 4, 18, fetch.handle),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, list_offsets.handle),
+    Api(ApiKey.METADATA, 0, 13, metadata.handle),
+    Api(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, create_topics.handle),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, delete_topics.handle),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch.handle),
+    Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, describe_configs.handle),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, describe_log_dirs.handle),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+)
+
+APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _TABLE}

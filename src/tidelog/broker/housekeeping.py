@@ -1,0 +1,63 @@
+"""What a broker does without being asked: retention, checkpoints, deferred deletions, flushes by time.
+
+A tick per second looks at what is due; each kind of work has Kafka's interval setting. Writing checkpoints and syncing
+files happen in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.storage.disk import DiskError
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
+
+logger = logging.getLogger("tidelog.broker")
+
+TICK_SECONDS = 1.0
+
+
+class Housekeeping:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        config = broker.config
+        self._checkpoint_seconds = config.int("log.flush.offset.checkpoint.interval.ms") / 1000
+        self._initial_delay_seconds = config.int("log.initial.task.delay.ms") / 1000
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="tidelog-housekeeping")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        checkpoint_due = loop.time() + self._checkpoint_seconds
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self._tick()
+                if loop.time() >= checkpoint_due:
+                    checkpoint_due = loop.time() + self._checkpoint_seconds
+                    await self._broker.checkpoint()
+            except DiskError:
+                logger.exception("housekeeping met a failing disk")
+            except Exception:
+                logger.exception("bug: housekeeping failed and goes on")
+
+    def _tick(self) -> None:
+        broker = self._broker
+        now_ms = broker.clock.wall_ms()
+        deleted = broker.logs.tick(now_ms)
+        if deleted:
+            logger.info("retention let %d segments go", deleted)
+        for partition in broker.partitions.all():
+            if partition.stopped_with is None and (partition.log.unsynced or partition.log.flush_due(now_ms)):
+                # A sealed segment is synced soon after it rolls, whatever the durability: recovery then reads little.
+                broker.group_commit.request(partition)

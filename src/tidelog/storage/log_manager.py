@@ -1,0 +1,368 @@
+"""All logs of one broker, over its log directories: opening, creating, deleting, checkpoints, retention, closing.
+
+Owns which directory a partition lives in and what is written beside the partitions. Time comes from the caller (`tick(now_ms)`),
+long work goes to a thread of the caller's choice (`Checkpoint.run`, `FlushTicket.run`); everything else happens on the loop's thread.
+
+A directory that fails goes offline with its logs, the others go on (I7). Losing or damaging a file never deletes a partition (I6): a
+partition that cannot be opened is in `failed_logs`, untouched. Partitions leave only by `delete`, or by `set_aside`, which keeps the data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tidelog.errors import CorruptDataError
+from tidelog.internal_topics import CLUSTER_METADATA
+from tidelog.ports import Clock, Rng
+from tidelog.storage import files
+from tidelog.storage.checkpoints import TopicPartition
+from tidelog.storage.disk import Disk, DiskError
+from tidelog.storage.log import Log
+from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_dirs import LogDir, LogDirError, agree_on_cluster_id, read_all
+from tidelog.storage.manager_checkpoint import Checkpoint
+from tidelog.storage.recovery import open_log
+
+_LOGS_PER_TICK: Final = 200  # retention looks at the logs in slices, so that no turn of the loop is long
+_DEFAULT_CONFIG: Final = LogConfig()
+
+Progress = Callable[[int, int, Log], None]
+
+
+def _default_config(topic: str) -> LogConfig:
+    return _DEFAULT_CONFIG
+
+
+class LogManager:
+    """Make it, `open` it, use `logs`. `config_for` gives a topic's settings while the metadata is not there yet."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        rng: Rng,
+        dirs: Sequence[str],
+        *,
+        node_id: int,
+        cluster_id: str | None = None,
+        config_for: Callable[[str], LogConfig] = _default_config,
+        retention_check_interval_ms: int = 300_000,
+    ) -> None:
+        if not dirs or len(set(dirs)) != len(dirs):
+            raise LogDirError(f"log.dirs must name one or more different directories, not {list(dirs)}")
+        self._disk = disk
+        self._clock = clock
+        self._rng = rng
+        self._paths = tuple(path.rstrip("/") or "/" for path in dirs)
+        self._config_for = config_for
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self.node_id = node_id
+        self.cluster_id = cluster_id or ""
+        self.dirs: list[LogDir] = []
+        self.logs: dict[TopicPartition, Log] = {}
+        self.internal_logs: dict[
+            TopicPartition, Log
+        ] = {}  # the metadata log: not a user's partition, but checkpointed
+        self.failed_logs: dict[TopicPartition, Exception] = {}
+        self.warnings: list[str] = []
+        self._retention_queue: deque[TopicPartition] = deque()
+        self._retention_due_ms = 0
+        self._doomed_dirs: deque[tuple[int, str]] = deque()
+        self._checkpoint: Checkpoint | None = None
+
+    # ---- opening
+
+    def open(self, progress: Progress | None = None) -> None:
+        """Lock every directory and load every partition. LogDirError if none can be used, or if they are not this broker's."""
+        self.dirs = read_all(self._disk, self._paths)
+        try:
+            self.cluster_id = agree_on_cluster_id(self.dirs, self.cluster_id or None, self._rng)
+            found = self._find_partitions()
+            total = sum(len(keys) for _, keys in found)
+            for directory, keys in found:
+                self._load(directory, keys, progress, total)
+        except Exception:
+            self.release_locks()
+            raise
+        for directory in self.dirs:
+            self.warnings.extend(directory.warnings)
+        self._check_some_online()
+        self._retention_due_ms = self._clock.wall_ms() + self._retention_check_interval_ms
+
+    def _find_partitions(self) -> list[tuple[LogDir, list[TopicPartition]]]:
+        found: list[tuple[LogDir, list[TopicPartition]]] = []
+        where: dict[TopicPartition, str] = {}
+        for directory in self.dirs:
+            if not directory.online:
+                continue
+            try:
+                directory.settle_meta(self.cluster_id, self.node_id, self._rng)
+                keys = self._list_partitions(directory)
+            except DiskError as error:
+                directory.error = error
+                continue
+            for key in keys:
+                if key in where:
+                    raise LogDirError(
+                        f"{key[0]}-{key[1]} is in two log directories, {where[key]} and {directory.path}. Only you can know"
+                        " which one is right: move the other away"
+                    )
+                where[key] = directory.path
+            found.append((directory, keys))
+        return found
+
+    def _list_partitions(self, directory: LogDir) -> list[TopicPartition]:
+        """Partitions to load; what waits for deletion is scheduled, what was set aside stays."""
+        keys = []
+        for name in self._disk.list_dir(directory.path):
+            path = files.join(directory.path, name)
+            parsed = files.parse_partition_dir(name)
+            if parsed is None or not self._disk.is_dir(path):
+                continue
+            if parsed.suffix == files.DELETE_DIR:
+                self._doomed_dirs.append((0, path))
+            elif parsed.suffix:
+                self.warnings.append(
+                    f"{path} is set aside ({parsed.suffix}); it is neither loaded nor deleted"
+                )
+            elif parsed.topic != CLUSTER_METADATA:
+                keys.append((parsed.topic, parsed.partition))
+        return keys
+
+    def _load(
+        self, directory: LogDir, keys: Iterable[TopicPartition], progress: Progress | None, total: int
+    ) -> None:
+        for key in keys:
+            try:
+                log = self._open_log(directory, key, self._config_for(key[0]))
+            except CorruptDataError as error:
+                self.failed_logs[key] = error
+                continue
+            except DiskError as error:
+                self.fail_dir(directory.path, error)
+                return
+            self.logs[key] = log
+            if progress is not None:
+                progress(len(self.logs) + len(self.failed_logs), total, log)
+
+    def _open_log(self, directory: LogDir, key: TopicPartition, config: LogConfig) -> Log:
+        offsets = directory.offsets
+        return open_log(
+            self._disk,
+            files.partition_dir(directory.path, *key),
+            *key,
+            config=config,
+            now_ms=self._clock.wall_ms(),
+            rng=self._rng,
+            clean=directory.clean,
+            recovery_point=max(0, offsets[files.RECOVERY_POINT_CHECKPOINT].get(key, 0)),
+            log_start_offset=max(0, offsets[files.LOG_START_OFFSET_CHECKPOINT].get(key, 0)),
+            high_watermark=offsets[files.HIGH_WATERMARK_CHECKPOINT].get(key, 0),
+        )
+
+    def open_metadata_log(self, config: LogConfig = _DEFAULT_CONFIG) -> Log:
+        """The controller's log, `__cluster_metadata-0`, in the first directory. It is checkpointed with the others, but is not in
+        `logs`, and neither retention nor `delete` touches it.
+        """
+        key = (CLUSTER_METADATA, 0)
+        if key not in self.internal_logs:
+            if not self.dirs[0].online:
+                raise LogDirError(f"{self.dirs[0].path}, which holds the metadata log, is offline")
+            self.internal_logs[key] = self._open_log(self.dirs[0], key, config)
+        return self.internal_logs[key]
+
+    # ---- partitions come and go
+
+    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """A new, empty log in the directory with the fewest partitions; its directory and id are durable when this returns."""
+        key = (topic, partition)
+        if key in self.logs or key in self.failed_logs:
+            raise ValueError(
+                f"{topic}-{partition} is there already: {self.logs.get(key) or self.failed_logs[key]}"
+            )
+        directory = self._roomiest()
+        log = open_log(
+            self._disk,
+            files.partition_dir(directory.path, topic, partition),
+            topic,
+            partition,
+            config=config,
+            now_ms=self._clock.wall_ms(),
+            rng=self._rng,
+            topic_id=topic_id,
+            name_reused=key in directory.in_checkpoints,
+        )
+        self.logs[key] = log
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """The partition is gone for everyone, now and after a crash. Its files follow after `file.delete.delay.ms`."""
+        log = self.logs.pop((topic, partition))
+        path = self._move_out(log, files.DELETE_DIR)
+        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
+        self._doomed_dirs.append((due_ms, path))
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """Take a partition out that nobody claims, and keep its data under a `-stray` name; returns the path."""
+        log = self.logs.pop((topic, partition))
+        return self._move_out(log, files.STRAY_DIR)
+
+    def _move_out(self, log: Log, suffix: str) -> str:
+        parent = files.parent(log.directory)
+        name = files.marked_dir_name(log.topic, log.partition, self._rng.randbytes(16), suffix)
+        path = files.join(parent, name)
+        self._disk.rename(log.directory, path)
+        log.directory_moved(path)
+        log.close()
+        self._disk.sync_dir(parent)
+        return path
+
+    def _roomiest(self) -> LogDir:
+        counts = {directory.path: 0 for directory in self.dirs if directory.online}
+        for log in self.logs.values():
+            counts[files.parent(log.directory)] += 1
+        if not counts:
+            raise LogDirError("every log directory is offline")
+        path = min(counts, key=counts.__getitem__)
+        return self.dir_of(path)
+
+    # ---- checkpoints
+
+    def checkpoint(self) -> Checkpoint:
+        """Recovery points, log starts and high watermarks of this moment. `run` it in any thread, then `finish` it on the loop.
+
+        One at a time. DeleteRecords is answered after it, and retention lets files go after it.
+        """
+        if self._checkpoint is not None:
+            raise RuntimeError("a checkpoint is under way; finish it first")
+        online = [directory for directory in self.dirs if directory.online]
+        everything = [*self.logs.items(), *self.internal_logs.items()]
+        self._checkpoint = Checkpoint(self, online, everything)
+        return self._checkpoint
+
+    @property
+    def checkpointing(self) -> bool:
+        return self._checkpoint is not None
+
+    def checkpoint_finished(self, checkpoint: Checkpoint) -> None:
+        """For `Checkpoint.finish`."""
+        if checkpoint is not self._checkpoint:
+            raise RuntimeError("this checkpoint is not the one under way")
+        self._checkpoint = None
+
+    # ---- housekeeping
+
+    def tick(self, now_ms: int) -> int:
+        """Retention for the logs whose turn it is, and files and directories whose time has come. Returns the segments let go."""
+        if now_ms >= self._retention_due_ms and not self._retention_queue:
+            self._retention_queue.extend(self.logs)
+            self._retention_due_ms = now_ms + self._retention_check_interval_ms
+        segments = 0
+        for _ in range(min(_LOGS_PER_TICK, len(self._retention_queue))):
+            log = self.logs.get(self._retention_queue.popleft())
+            if log is not None:
+                segments += self._housekeep(log, now_ms)
+        if self._doomed_dirs and self._doomed_dirs[0][0] <= now_ms:
+            path = self._doomed_dirs.popleft()[1]
+            try:
+                self._disk.remove_tree(path)
+            except DiskError as error:
+                self.fail_dir(files.parent(path), error)
+        return segments
+
+    def _housekeep(self, log: Log, now_ms: int) -> int:
+        try:
+            log.expire_producers(now_ms)
+            log.remove_due_files(now_ms)
+            return log.apply_retention(now_ms).segments
+        except DiskError as error:
+            self.fail_dir(files.parent(log.directory), error)
+            return 0
+
+    # ---- directories
+
+    @property
+    def offline_dirs(self) -> dict[str, Exception]:
+        """Path and reason of every directory that has failed."""
+        return {directory.path: directory.error for directory in self.dirs if directory.error is not None}
+
+    @property
+    def directory_ids(self) -> dict[str, bytes]:
+        """The id of every directory that works (KIP-858)."""
+        return {
+            directory.path: directory.meta.directory_id
+            for directory in self.dirs
+            if directory.online and directory.meta is not None and directory.meta.directory_id is not None
+        }
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        """Every directory carried the marker of a clean stop when it was opened."""
+        return all(directory.clean for directory in self.dirs)
+
+    def dir_of(self, path: str) -> LogDir:
+        for directory in self.dirs:
+            if directory.path == path:
+                return directory
+        raise ValueError(f"{path} is none of the log directories {list(self._paths)}")
+
+    def fail_dir(self, path: str, error: Exception) -> list[TopicPartition]:
+        """The directory has failed: its logs are gone from `logs`, nothing more is written to it. Returns which they were."""
+        directory = self.dir_of(path)
+        if directory.error is None:
+            directory.error = error
+        lost = [key for key, log in self.logs.items() if files.parent(log.directory) == path]
+        for key in lost:
+            self.logs.pop(key).close()
+        return lost
+
+    def _check_some_online(self) -> None:
+        if not any(directory.online for directory in self.dirs):
+            reasons = "; ".join(f"{path}: {error}" for path, error in self.offline_dirs.items())
+            self.release_locks()
+            raise LogDirError(f"no log directory can be used: {reasons}")
+
+    # ---- closing
+
+    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """With `clean`, everything is made durable and marked so. Without, files are let go as after a crash. Never raises
+        for a directory that fails on the way: that one gets no marker.
+        """
+        if clean:
+            for directory in self.dirs:
+                if directory.online:
+                    self._close_cleanly(directory, broker_epoch)
+        else:
+            for log in (*self.logs.values(), *self.internal_logs.values()):
+                log.close()
+        self.release_locks()
+
+    def _close_cleanly(self, directory: LogDir, broker_epoch: int) -> None:
+        held = [
+            (key, log)
+            for key, log in (*self.logs.items(), *self.internal_logs.items())
+            if files.parent(log.directory) == directory.path
+        ]
+        try:
+            for _, log in held:
+                if log.flushing:
+                    raise RuntimeError(f"a flush of {log.name} is under way: finish it before closing")
+                log.close_cleanly()
+            checkpoint = Checkpoint(self, [directory], held)
+            checkpoint.run()
+            for _, log in held if directory.path not in checkpoint.errors else ():
+                log.recovery_point_is_durable(log.truncation_count)
+            if directory.path not in checkpoint.errors and not self._has_failed_logs(directory):
+                directory.write_clean_marker(broker_epoch)
+        except DiskError as error:
+            self.fail_dir(directory.path, error)
+
+    def _has_failed_logs(self, directory: LogDir) -> bool:
+        """A log that could not be opened was not closed cleanly either."""
+        return any(self._disk.exists(files.partition_dir(directory.path, *key)) for key in self.failed_logs)
+
+    def release_locks(self) -> None:
+        for directory in self.dirs:
+            directory.release()
