@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tools.peers.raw import RawConnection, build_batch, last_batch_end, produce_request
 
@@ -82,7 +82,9 @@ def _values(record_bytes: int) -> list[bytes]:
     """Half repeats, half does not, so that a codec has work to do and something to gain."""
     noise = bytes((i * 2654435761 >> 7) & 0xFF for i in range(record_bytes))
     return [
-        (b"%08d" % number + noise[number % 97 :][: record_bytes // 2]).ljust(record_bytes, b".")[:record_bytes]
+        (b"%08d" % number + noise[number % 97 :][: record_bytes // 2]).ljust(record_bytes, b".")[
+            :record_bytes
+        ]
         for number in range(CALL_RECORDS)
     ]
 
@@ -154,4 +156,3 @@ def one_record_requests(bootstrap: str, topic: str, *, depth: int, seconds: floa
         if (end := connection.list_offset(topic, -1)) != done + 1:
             raise LoadError(f"{done + 1} requests were answered and {end} records stored")
     return done / elapsed
-

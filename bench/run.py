@@ -44,7 +44,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description="Tidelog beside Apache Kafka, as ratios.")
     parser.add_argument("--quick", action="store_true", help="about two minutes instead of about fifteen")
     parser.add_argument("--rounds", type=int, help="alternating rounds (5; 2 with --quick)")
-    parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help=f"of {', '.join(PEERS)}; first = baseline")
+    parser.add_argument(
+        "--peers", default=",".join(DEFAULT_PEERS), help=f"of {', '.join(PEERS)}; first = baseline"
+    )
     parser.add_argument("--sizes", default="100,1024,10240", help="record sizes in bytes")
     parser.add_argument("--codecs", default="none", help="of none,gzip,snappy,lz4,zstd")
     parser.add_argument("--partitions", default="1", help="partition counts, for example 1,6")

@@ -150,8 +150,9 @@ def test_a_line_without_key_says_which(on: Any, topic: str, lines: Any) -> None:
     assert consume(on, topic) == "1\n"
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize(
+    ("compression", "acks"), [("none", "0"), ("gzip", "1"), ("snappy", "all"), ("lz4", "0"), ("zstd", "all")]
+)
 def test_every_compression_and_acks(on: Any, topic: str, lines: Any, compression: str, acks: str) -> None:
     text = "".join(f"line {n} {'x' * (n % 50)}\n" for n in range(2000))
     on("topic", "create", topic)
@@ -206,23 +207,16 @@ def test_stdin_and_bytes_pass_through_untouched(process: Any, topic: str) -> Non
     assert out == payload + b"\n"
 
 
-def test_a_pipe_is_delivered_while_it_stays_open(process: Any, topic: str) -> None:
+def test_a_pipe_is_delivered_while_it_stays_open(process: Any, on: Any, topic: str) -> None:
+    on("topic", "create", topic)
     writer = process("produce", topic, stdin=subprocess.PIPE)
-    writer.stdin.write(b"first\n")
-    writer.stdin.flush()
-    reader: subprocess.Popen[bytes] | None = None
-    for _ in range(100):  # until the producer has made the topic
-        reader = process("consume", topic, "--from-beginning", "-n", 2)
-        line = reader.stdout.readline()
-        if line:
-            break
-        reader.communicate(timeout=10)
-    assert reader is not None
-    assert line == b"first\n"
-    writer.stdin.write(b"second\n")
-    writer.stdin.flush()
-    assert reader.stdout.readline() == b"second\n"
+    reader = process("consume", topic, "--from-beginning", "-n", 2)
+    for line in (b"first\n", b"second\n"):
+        writer.stdin.write(line)
+        writer.stdin.flush()
+        assert reader.stdout.readline() == line
     assert reader.wait(timeout=10) == 0
+    assert writer.poll() is None
     writer.communicate(timeout=10)
     assert writer.returncode == 0
 
@@ -239,16 +233,13 @@ def test_ctrl_c_is_quiet(process: Any, on: Any, topic: str) -> None:
 
 
 def test_ctrl_c_ends_a_producer_that_waits_for_input(process: Any, on: Any, topic: str) -> None:
+    on("topic", "create", topic)
     writer = process("produce", topic, stdin=subprocess.PIPE)
     writer.stdin.write(b"x\n")
     writer.stdin.flush()
-    reader = process("consume", topic, "--from-beginning", "-n", 1)
-    while not reader.stdout.readline():
-        reader = process("consume", topic, "--from-beginning", "-n", 1)
-    reader.communicate(timeout=10)
+    assert on("consume", topic, "--from-beginning", "-n", 1).out == "x\n"
     writer.send_signal(signal.SIGINT)
-    writer.wait(timeout=10)
-    assert writer.returncode == 130
+    assert writer.wait(timeout=10) == 130
     assert writer.stderr.read() == b""
     writer.stdin.close()
 

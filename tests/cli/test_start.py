@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +134,25 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_start_serves_stops_and_leaves_sound_files(tidelog: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "tidelog", "start", "--port", "0", "--data-dir", str(data)]
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        ready = re.search(r"ready on (127\.0\.0\.1:\d+)", broker.stdout.readline())
+        assert ready is not None
+        assert tidelog("topic", "create", "t", "-b", ready[1]).code == 0
+        lines = tmp_path / "lines"
+        lines.write_text("one\ntwo\n")
+        assert tidelog("produce", "t", "-f", lines, "-b", ready[1]).code == 0
+        second = tidelog("log", "verify", data)
+        assert "a broker is using" in second.err
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        _, errors = broker.communicate(timeout=20)
+    assert broker.returncode == 0, errors
+    assert tidelog("log", "verify", data, "--records", "--json").code == 0
+    assert "value=two" in tidelog("log", "dump", data / "t-0", "--records").out

@@ -42,10 +42,11 @@ def with_cluster(bootstrap: str, work: Callable[[ClusterClient], Awaitable[T]]) 
 async def make(cluster: ClusterClient, name: str, partitions: int = 1, **configs: str) -> None:
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     await Admin(cluster).create_topics([NewTopic(name, partitions, 1, settings)])
+    await cluster.topic(name, expected=True)
 
 
 async def write(cluster: ClusterClient, name: str, records: list[OutgoingRecord], **options: Any) -> None:
-    producer = BatchProducer(cluster, await cluster.topic(name, create=True), **options)
+    producer = BatchProducer(cluster, await cluster.topic(name), **options)
     await producer.start()
     for record in records:
         await producer.append(record)
@@ -205,11 +206,11 @@ def test_topics_come_grow_and_go(bootstrap: str, topic_name: str) -> None:
         with pytest.raises(BrokerError, match=topic_name) as raised:
             await admin.create_topics([NewTopic(topic_name, 2, 1)])
         assert raised.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
-        info = await cluster.topic(topic_name, create=True)
+        info = await cluster.topic(topic_name, expected=True)
         assert sorted(info.partitions) == [0, 1]
         assert info.topic_id == created.topic_id != ZERO_ID
         await admin.create_partitions(topic_name, 4)
-        assert len((await cluster.topic(topic_name, create=True)).partitions) == 4
+        assert len((await cluster.topic(topic_name, at_least_partitions=4)).partitions) == 4
         assert topic_name in (await admin.list_topics()).topics
         await admin.delete_topics([topic_name])
         with pytest.raises(TopicMissingError):

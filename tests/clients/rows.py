@@ -43,7 +43,7 @@ def _headers(number: int) -> tuple[tuple[str, bytes | None], ...]:
     if number % 5 == 0:
         return (("trace", b"%d" % number), ("empty", b""), ("trace", b"again\xfe"))
     if number % 5 == 1:
-        return (("ünicode-header", "wert".encode()),)
+        return (("ünicode-header", b"wert"),)
     if number % 5 == 2:
         return (("null", None),)
     return ()

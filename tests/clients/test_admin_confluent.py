@@ -45,7 +45,9 @@ def test_create_describe_and_delete(admin: Any, topic: str) -> None:
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     assert [partition.id for partition in described.partitions] == [0, 1]
     assert all(partition.leader.id == partition.replicas[0].id for partition in described.partitions)
-    assert all([node.id for node in partition.isr] == [partition.leader.id] for partition in described.partitions)
+    assert all(
+        [node.id for node in partition.isr] == [partition.leader.id] for partition in described.partitions
+    )
     assert str(described.topic_id) != "AAAAAAAAAAAAAAAAAAAAAA"
     assert topic in admin.list_topics(timeout=30).topics
 

@@ -29,9 +29,7 @@ def values(rows: list[Row]) -> list[bytes | None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_a_million_records(
-    bootstrap: str, new_topic_name: Callable[[str], str], library: Library
-) -> None:
+def test_a_million_records(bootstrap: str, new_topic_name: Callable[[str], str], library: Library) -> None:
     usable(library)
     topic = new_topic_name("million")
     library.create_topic(bootstrap, topic)

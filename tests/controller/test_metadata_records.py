@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.controller.metadata_serde import API_KEYS, decode_record, encode_record, record_version
@@ -133,6 +133,7 @@ VERSIONS = [
 )
 def test_every_version_of_every_record_survives_its_encoding(cls: type[Any], version: int) -> None:
     @given(instances(cls, version))
+    @settings(max_examples=20, deadline=None)
     def round_trip(record: Any) -> None:
         encoded = encode_record(record, version)
         assert encoded[2] == version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.delta import MetadataDelta
@@ -30,7 +30,7 @@ CLUSTER_ID = "test-cluster"
 class TinyValidator:
     """Knows three topic settings, one broker setting and one of each other kind."""
 
-    LISTS = {(ResourceType.TOPIC, "cleanup.policy"): ("delete",)}
+    LISTS: ClassVar = {(ResourceType.TOPIC, "cleanup.policy"): ("delete",)}
 
     def validate_topic(self, topic: str, configs: Mapping[str, str]) -> None:
         for name, value in configs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from dataclasses import dataclass, field
@@ -123,7 +124,9 @@ def read_everything(bootstrap: str, topic: str) -> list[tuple[int, str, int]]:
         found: list[tuple[int, str, int]] = []
         deadline = time.monotonic() + READ_SECONDS_MAX
         while (found[-1][0] + 1 if found else 0) < high:
-            assert time.monotonic() < deadline, f"{topic}: read {len(found)} records of {high} in {READ_SECONDS_MAX} s"
+            assert time.monotonic() < deadline, (
+                f"{topic}: read {len(found)} records of {high} in {READ_SECONDS_MAX} s"
+            )
             for message in consumer.consume(5000, timeout=0.2):
                 if message.error():
                     raise KafkaException(message.error())
@@ -140,7 +143,7 @@ def check(loads: list[Load], found: list[tuple[int, str, int]]) -> None:
     for load in loads:
         own = [(number, offset) for offset, name, number in found if name == load.name]
         numbers = [number for number, _ in own]
-        out_of_order = [(a, b) for a, b in zip(numbers, numbers[1:], strict=False) if a >= b]
+        out_of_order = [(a, b) for a, b in itertools.pairwise(numbers) if a >= b]
         assert not out_of_order, f"{load.name}: repeated or out of order: {out_of_order[:5]}"
         stored = dict(own)
         acknowledged = dict(load.acknowledged.offsets)

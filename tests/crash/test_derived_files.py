@@ -85,7 +85,9 @@ def test_deleting_every_derived_file_changes_no_answer(
 
     moments = [began_ms - 1, began_ms + 300, began_ms + 900, began_ms + 1500, began_ms + 3_600_000]
     before = answers(broker.bootstrap, moments)
-    assert len(list(broker.log_dir.glob(f"{TOPIC}-0/*.log"))) > 1, "one segment only: rolled segments are not shown"
+    assert len(list(broker.log_dir.glob(f"{TOPIC}-0/*.log"))) > 1, (
+        "one segment only: rolled segments are not shown"
+    )
     check([load], before["records"])
 
     if killed:

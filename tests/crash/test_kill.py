@@ -57,14 +57,21 @@ def test_every_acknowledged_record_survives_kill_9(
     for load in loads:
         assert load.fatal is None, f"{load.name}: {load.fatal}"
     for load in loads[:2]:
-        assert not load.acknowledged.failed, f"{load.name}: an idempotent producer that may retry lost records"
+        assert not load.acknowledged.failed, (
+            f"{load.name}: an idempotent producer that may retry lost records"
+        )
         assert len(load.acknowledged.offsets) == load.sent
-    assert all(len(load.acknowledged.offsets) > 50 * CYCLES for load in loads), "hardly any load: nothing was shown"
+    assert all(len(load.acknowledged.offsets) > 50 * CYCLES for load in loads), (
+        "hardly any load: nothing was shown"
+    )
 
 
 def check_prefix(loads: list[Load], broker: Peer, progress: list[int]) -> None:
     """While the load goes on: what was acknowledged before this moment must be readable now."""
-    before = [dict(list(load.acknowledged.offsets.items())[:count]) for load, count in zip(loads, progress, strict=True)]
+    before = [
+        dict(list(load.acknowledged.offsets.items())[:count])
+        for load, count in zip(loads, progress, strict=True)
+    ]
     stored = {(name, number) for _, name, number in read_everything(broker.bootstrap, TOPIC)}
     for load, acknowledged in zip(loads, before, strict=True):
         missing = [number for number in acknowledged if (load.name, number) not in stored]

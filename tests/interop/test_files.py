@@ -123,7 +123,9 @@ def move_partition(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("with_indexes", [True, False], ids=["with indexes", "segments only"])
 @pytest.mark.parametrize("direction", ["Kafka to Tidelog", "Tidelog to Kafka"])
-def test_the_segments_of_one_open_in_the_other(kafka_version: str, direction: str, with_indexes: bool) -> None:
+def test_the_segments_of_one_open_in_the_other(
+    kafka_version: str, direction: str, with_indexes: bool
+) -> None:
     makers = (KafkaPeer, TidelogPeer) if direction == "Kafka to Tidelog" else (TidelogPeer, KafkaPeer)
     if os.environ.get("TIDELOG_TEST_BROKER") == "kafka":
         makers = (KafkaPeer, KafkaPeer)
@@ -151,7 +153,8 @@ def test_the_segments_of_one_open_in_the_other(kafka_version: str, direction: st
         )
         first = next(number for number, row in enumerate(rows) if row.timestamp_ms >= middle.timestamp_ms)
         assert later[:100] == rows[first : first + 100]
-        ConfluentLibrary().write(target.bootstrap, TOPIC, rows[:10], codec="lz4", acks="all")
+        # Not idempotent: the two clusters give out the same producer ids, and the moved log remembers the other's.
+        ConfluentLibrary().write(target.bootstrap, TOPIC, rows[:10], codec="lz4", acks="1")
         assert ConfluentLibrary().read(target.bootstrap, TOPIC, start=len(rows), count=10) == rows[:10]
     finally:
         source.stop()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptDataError
 from tidelog.records import columnar
-from tidelog.records.batch import HEADER_STRUCT, BatchHeader, read_header, write_crc
+from tidelog.records.batch import HEADER_STRUCT, BatchHeader, iter_headers, read_header, write_crc
 from tidelog.records.builder import build_batch
 from tidelog.records.columnar import COLUMN_TYPES, decode_batches
 from tidelog.records.compression import Codec, DecompressionLimitError, compress
@@ -208,6 +208,9 @@ def test_hostile_headers_are_refused(fields: dict[str, int], codec: Codec, make:
     bad = forge(make(3, codec=codec), **{"attributes": codec} | fields)
     with pytest.raises(CorruptDataError):
         decode_batches(bad)
+    with pytest.raises(CorruptDataError):
+        for position, header in iter_headers(bad):
+            list(iter_records(bad, position, header))
 
 
 @pytest.mark.parametrize("extreme", [2**63 - 1, -(2**63)])

@@ -41,7 +41,9 @@ def make_batch(
     )
 
 
-def append(log: Log, batch: bytes | None = None, *, leader_epoch: int = 0, now_ms: int = NOW_MS) -> AppendResult:
+def append(
+    log: Log, batch: bytes | None = None, *, leader_epoch: int = 0, now_ms: int = NOW_MS
+) -> AppendResult:
     data = make_batch() if batch is None else batch
     return log.append_as_leader(data, read_header(data), leader_epoch=leader_epoch, now_ms=now_ms)
 
@@ -51,7 +53,9 @@ def append_many(log: Log, count: int, *, leader_epoch: int = 0) -> None:
         append(log, make_batch((NOW_MS + number,), value=b"v%d" % number), leader_epoch=leader_epoch)
 
 
-def open_orders(disk: Disk, config: LogConfig = SMALL, *, directory: str = DIRECTORY, **facts: int | bool) -> Log:
+def open_orders(
+    disk: Disk, config: LogConfig = SMALL, *, directory: str = DIRECTORY, **facts: int | bool
+) -> Log:
     return open_log(disk, directory, "orders", 0, config=config, now_ms=NOW_MS, **facts)  # type: ignore[arg-type]
 
 
@@ -69,7 +73,9 @@ def stored(data: bytes | memoryview, position: int, header: BatchHeader) -> Stor
     return Stored(header.base_offset, header.last_offset, header.partition_leader_epoch, payload)
 
 
-def read_all(log: Log, *, start: int | None = None, max_bytes: int = 300, end: int | None = None) -> list[Stored]:
+def read_all(
+    log: Log, *, start: int | None = None, max_bytes: int = 300, end: int | None = None
+) -> list[Stored]:
     """Read as a consumer does: from the log start to the end, each time from where the last answer ended."""
     offset = log.log_start_offset if start is None else start
     end_offset = log.log_end_offset if end is None else end
@@ -81,7 +87,9 @@ def read_all(log: Log, *, start: int | None = None, max_bytes: int = 300, end: i
         data = read.range.read()
         assert len(data) == read.range.count
         read.range.release()
-        batches = [(position, header) for position, header in iter_headers(data) if header.last_offset >= offset]
+        batches = [
+            (position, header) for position, header in iter_headers(data) if header.last_offset >= offset
+        ]
         assert batches, "an answer holds at least one whole batch"
         found.extend(stored(data, position, header) for position, header in batches)
         offset = batches[-1][1].next_offset
@@ -103,7 +111,8 @@ class Model:
     def appended(self, data: bytes, base_offset: int, leader_epoch: int) -> None:
         header = read_header(data)._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
         times = tuple(
-            (record.timestamp, base_offset + number) for number, record in enumerate(iter_records(data, 0, read_header(data)))
+            (record.timestamp, base_offset + number)
+            for number, record in enumerate(iter_records(data, 0, read_header(data)))
         )
         self.batches.append(ModelBatch(stored(data, 0, header), header, times))
 

@@ -335,6 +335,28 @@ def test_a_failed_append_leaves_the_index_as_it_was() -> None:
     assert list(index) == [(BASE + 1, 1), (BASE + 3, 3)]
 
 
+def test_nothing_of_the_old_end_is_remembered_after_truncation() -> None:
+    index = offset_index(sim_disk(), base=0)
+    for number in range(1, 3001):
+        index.append(number, number)
+    for offset in (600, 1100, 1600, 2100):
+        assert index.lookup(offset) == (offset, offset)
+    index.truncate_to(301)
+    for number in range(1, 3001):
+        index.append(300 + number * 2, 300 + number)
+    for number in range(1, 3001, 7):
+        assert index.lookup(300 + number * 2 + 1) == (300 + number * 2, 300 + number)
+
+
+def test_the_bounds_of_a_collection_are_half_open() -> None:
+    index = TxnIndex(sim_disk(), "/d/x.txnindex", 0)
+    index.append(AbortedTransaction(1, 10, 20, 10))
+    for start, end, found in ((20, 30, 1), (21, 30, 0), (0, 11, 1), (0, 10, 0)):
+        assert len(index.collect(start, end)[0]) == found
+    assert index.collect(0, 10)[1] is True
+    assert index.collect(0, 11)[1] is False
+
+
 def test_the_txn_index_exists_only_once_needed() -> None:
     disk = sim_disk()
     index = TxnIndex(disk, "/d/x.txnindex", 0)

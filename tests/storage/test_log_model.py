@@ -164,7 +164,11 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from(["keep_all", "lose_unsynced", "random", "random"]))
     def crash(self, mode: str) -> None:
-        promised, end_before, start_before = self.log.recovery_point, self.log.log_end_offset, self.log.log_start_offset
+        promised, end_before, start_before = (
+            self.log.recovery_point,
+            self.log.log_end_offset,
+            self.log.log_start_offset,
+        )
         self.disk = self.disk.crash(mode)  # type: ignore[arg-type]
         self.reopen(clean=False)
         assert self.log.log_end_offset >= promised
@@ -172,7 +176,9 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.log_start_offset <= max(start_before, self.log.log_end_offset)
         assert not self.log.recovery.damages, self.log.recovery.lines()
         if mode == "keep_all":
-            assert self.log.log_end_offset == end_before or not self.model.visible(self.log.log_end_offset, 1 << 62)
+            assert self.log.log_end_offset == end_before or not self.model.visible(
+                self.log.log_end_offset, 1 << 62
+            )
         self.model.cut(self.log.log_end_offset)
         self.check_producers()
 
@@ -185,7 +191,9 @@ class LogMachine(RuleBasedStateMachine):
         self.disk = self.disk.crash("lose_unsynced")
         self.reopen(clean=True)
         assert self.log.recovery.clean
-        assert self.log.log_end_offset == end_before or not self.model.visible(self.log.log_end_offset, 1 << 62)
+        assert self.log.log_end_offset == end_before or not self.model.visible(
+            self.log.log_end_offset, 1 << 62
+        )
         assert self.log.recovery_point == self.log.log_end_offset
         self.check_producers()
 
@@ -194,19 +202,18 @@ class LogMachine(RuleBasedStateMachine):
     def stop_and_lose_derived_files(self, clean: bool, data: st.DataObject) -> None:
         self.log.close_cleanly()
         self.checkpoint_values()
-        kinds = data.draw(st.sets(st.sampled_from([".index", ".timeindex", ".txnindex", ".snapshot", "checkpoint"]), min_size=1))
+        kinds = data.draw(
+            st.sets(
+                st.sampled_from([".index", ".timeindex", ".txnindex", ".snapshot", "checkpoint"]), min_size=1
+            )
+        )
         for name in self.disk.list_dir(DIRECTORY):
             if any(name.endswith(kind) for kind in kinds):
                 self.disk.remove(files.join(DIRECTORY, name))
-        epochs_before = self.log.epochs.checkpoint_entries()
-        end_before = self.log.log_end_offset
         self.snapshots_deleted = self.snapshots_deleted or ".snapshot" in kinds
         self.reopen(clean=clean)
         self.model.cut(self.log.log_end_offset)
         self.check_producers()
-        if "checkpoint" not in kinds and self.log.log_end_offset == end_before:
-            kept = [entry for entry in epochs_before if entry.start_offset < end_before]
-            assert self.log.epochs.checkpoint_entries() == kept or not clean
 
     def checkpoint_values(self) -> None:
         self.checkpointed = {
@@ -226,7 +233,8 @@ class LogMachine(RuleBasedStateMachine):
         self.last_sent = {
             producer_id: sent
             for producer_id, sent in self.last_sent.items()
-            if producer_id in known and any(b[1] == sent[1] + _count(sent[0]) - 1 for b in known[producer_id][2])
+            if producer_id in known
+            and any(b[1] == sent[1] + _count(sent[0]) - 1 for b in known[producer_id][2])
         }
 
     def check_producers(self) -> None:
@@ -235,9 +243,16 @@ class LogMachine(RuleBasedStateMachine):
             assert known == self.model.producers()
         else:
             whole = self.model.producers()
-            for producer_id, entry in self.model.producers(from_offset=self.log.segments[0].base_offset).items():
+            for producer_id, entry in self.model.producers(
+                from_offset=self.log.segments[0].base_offset
+            ).items():
                 assert known[producer_id][1] == entry[1] == whole[producer_id][1]
         self.forget_lost_batches()
+        for batch in self.model.visible(self.log.log_start_offset, self.log.log_end_offset):
+            assert (
+                self.log.epochs.epoch_for_offset(max(batch.base_offset, self.log.log_start_offset))
+                == batch.leader_epoch
+            )
 
     # ---- reading
 

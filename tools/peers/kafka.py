@@ -61,9 +61,9 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's tools by the name of its script; its logging noise is left out of stderr."""
     main_class = (OLD_TOOLS if version == OLD_CLIENT_VERSION else TOOLS)[tool]
+    options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     done = subprocess.run(
-        [java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path(version), main_class]
-        + list(arguments),
+        [java(), *options, "-cp", class_path(version), main_class, *arguments],
         input=stdin,
         capture_output=True,
         timeout=timeout_seconds,
@@ -75,7 +75,9 @@ def run_tool(
         for line in done.stderr.decode(errors="replace").splitlines()
         if not any(word in line.lower() for word in noise)
     )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(errors="replace"), complaints)
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(errors="replace"), complaints
+    )
 
 
 class KafkaPeer(Peer):
@@ -106,9 +108,16 @@ class KafkaPeer(Peer):
         self._properties_path.write_text(
             "".join(f"{name}={value}\n" for name, value in self._settings().items())
         )
+        format_command = [
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            CLUSTER_ID,
+            "-c",
+            str(self._properties_path),
+        ]
         subprocess.run(
-            [java(), "-cp", class_path(self.version), "kafka.tools.StorageTool", "format"]
-            + ["-t", CLUSTER_ID, "-c", str(self._properties_path)],
+            [java(), "-cp", class_path(self.version), *format_command],
             capture_output=True,
             check=True,
         )
@@ -130,4 +139,11 @@ class KafkaPeer(Peer):
         } | self._overrides
 
     def command(self) -> list[str]:
-        return [java(), *SERVER_OPTIONS, "-cp", class_path(self.version), "kafka.Kafka", str(self._properties_path)]
+        return [
+            java(),
+            *SERVER_OPTIONS,
+            "-cp",
+            class_path(self.version),
+            "kafka.Kafka",
+            str(self._properties_path),
+        ]

@@ -46,7 +46,9 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
         return folder
     maven = shutil.which("mvn")
     if maven is None:
-        raise PeerUnavailableError(f"no `mvn` on the PATH: the jars of Apache Kafka {version} cannot be fetched")
+        raise PeerUnavailableError(
+            f"no `mvn` on the PATH: the jars of Apache Kafka {version} cannot be fetched"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     pom = cache_dir() / f"pom-{version}.xml"
     dependencies = "".join(
@@ -61,9 +63,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 
 def _run_maven(command: list[str], version: str) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
         raise PeerUnavailableError(
             f"Maven did not fetch Apache Kafka {version} within {FETCH_SECONDS_MAX:.0f} s: is a registry reachable?"

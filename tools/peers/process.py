@@ -73,7 +73,7 @@ class Peer(ABC):
     def command(self) -> list[str]:
         """The command line of the broker itself."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 (most brokers need none)
         """Work before the first start that must not count as start-up time (fetching jars, formatting)."""
 
     def environment(self) -> dict[str, str]:
@@ -132,7 +132,9 @@ class Peer(ABC):
                 raise PeerFailedError(f"{self.name} ended while starting:\n{self.output_tail()}")
             if time.perf_counter() - began > READY_SECONDS_MAX:
                 self.kill()
-                raise PeerFailedError(f"{self.name} not ready after {READY_SECONDS_MAX} s:\n{self.output_tail()}")
+                raise PeerFailedError(
+                    f"{self.name} not ready after {READY_SECONDS_MAX} s:\n{self.output_tail()}"
+                )
             time.sleep(0.01)
 
     def is_ready(self) -> bool:

@@ -27,7 +27,7 @@ async def ensure_topic(cluster: ClusterClient, name: str, partitions: int) -> To
         return await cluster.topic(name)
     except TopicMissingError:
         await Admin(cluster).create_topics([NewTopic(name, partitions)])
-        return await cluster.topic(name, create=True)
+        return await cluster.topic(name, expected=True)
 
 
 async def measure_produce(

@@ -68,6 +68,7 @@ def create(
                     created.append({"topic": name, "created": False})
                     continue
                 raise
+            await cluster.topic(name, expected=True)
             created.append(
                 {
                     "topic": name,
@@ -239,7 +240,7 @@ async def _warn(
     from tidelog.client.admin import Admin
 
     for name in names:
-        info = await cluster.topic(name, create=True, at_least_partitions=partitions_now or 1)
+        info = await cluster.topic(name, expected=True, at_least_partitions=partitions_now or 1)
         warn(await warnings_for(Admin(cluster), info, partitions_before=partitions_before))
 
 

@@ -156,18 +156,24 @@ class ClusterClient:
         return self.metadata
 
     async def topic(
-        self, name: str, *, create: bool = False, at_least_partitions: int = 1, timeout_ms: int | None = None
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        expected: bool = False,
+        at_least_partitions: int = 1,
+        timeout_ms: int | None = None,
     ) -> TopicInfo:
         """A topic whose partitions all have leaders, freshly asked for.
 
-        A topic that does not exist fails at once, unless `create` says that it was just made, or that the broker may
-        make it: then it can take a moment to appear, and so can `at_least_partitions` after some were added.
+        One that does not exist fails at once, unless the broker may `create` it, or it is `expected` because it was
+        just made: brokers hear of a new topic, or of more partitions, a moment after the controller made them.
         """
 
         async def ask() -> TopicInfo:
             info = (await self.refresh_metadata([name], create=create)).topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not (create or expected):
                 raise TopicMissingError(name)
             check(code, f"topic {name}")
             assert info is not None
@@ -239,7 +245,7 @@ class ClusterClient:
             try:
                 return await attempt()
             except ClientError as error:
-                if not self._worth_another_try(error):
+                if not error.retriable:
                     raise
                 pause = backoff.next_seconds()
                 if deadline.passed(loop.time() + pause):
@@ -256,11 +262,6 @@ class ClusterClient:
             await self.refresh_metadata([])
         except ClientError as error:
             logger.debug("no fresh metadata: %s", error)
-
-    def _worth_another_try(self, error: ClientError) -> bool:
-        """A cluster that never answered is more likely a wrong address than a passing fault: say so at once."""
-        never_connected = not self.metadata.brokers
-        return error.retriable and not (never_connected and isinstance(error, BrokerUnreachableError))
 
 
 class TopicMissingError(BrokerError):

@@ -195,8 +195,11 @@ class Fetcher:
         assert isinstance(data.records, memoryview), "what was decoded is a view into its frame"
         view = data.records
         start, next_offset, whole_bytes = self.positions[tp], -1, 0
-        for position, header in iter_headers(view):
-            next_offset, whole_bytes = header.next_offset, position + header.size
+        try:
+            for position, header in iter_headers(view):
+                next_offset, whole_bytes = header.next_offset, position + header.size
+        except CorruptDataError as error:
+            raise MalformedResponseError(f"{tp}: {error}") from error
         if not whole_bytes:
             # Not even the first batch fits. Brokers since 0.10.1 send it whole (KIP-74); for others ask for more.
             self._partition_bytes[tp] = min(2 * self._partition_bytes[tp], (1 << 31) - 1)

@@ -51,23 +51,28 @@ def register_broker(
     settings: ControllerSettings,
 ) -> ControllerResult[BrokerRegistrationResponse]:
     """`next_offset` is where the first record will be written; `session_active`: an earlier run still sends heartbeats."""
-    existing = image.brokers.get(request.broker_id)
-    same_run = existing is not None and existing.incarnation_id == request.incarnation_id
     _check_registration(image, request, cluster_id)
-    if existing is not None and not same_run and session_active:
+    existing = image.brokers.get(request.broker_id)
+    if existing is None:
+        record = _registration(request, next_offset)
+        return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), [record])
+    if existing.incarnation_id == request.incarnation_id:
+        # The answer to its first request was lost. It is the same process, so nothing that it was counted for changes.
+        record = _registration(request, existing.epoch)
+        record.fenced, record.in_controlled_shutdown = existing.fenced, existing.in_controlled_shutdown
+        return ControllerResult(BrokerRegistrationResponse(broker_epoch=existing.epoch), [record])
+    if session_active:
         raise RequestError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {request.broker_id} is running already; give this one another node.id, or stop the other and wait"
             " until its session has timed out",
         )
-    epoch = existing.epoch if existing is not None and same_run else next_offset
-    records: list[MetadataRecord] = [_registration(request, epoch)]
-    if existing is not None and not same_run:
-        gone = frozenset({request.broker_id})
-        lossy = gone if request.previous_broker_epoch != existing.epoch else _NOBODY
-        if lossy or not existing.fenced:
-            records += _changes(image, settings, leaving=gone, lossy=lossy)
-    return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
+    gone = frozenset({request.broker_id})
+    lossy = gone if request.previous_broker_epoch != existing.epoch else _NOBODY
+    records: list[MetadataRecord] = [_registration(request, next_offset)]
+    if lossy or not existing.fenced:
+        records += _changes(image, settings, leaving=gone, lossy=lossy)
+    return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), records)
 
 
 def fence_broker(

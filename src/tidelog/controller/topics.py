@@ -42,6 +42,7 @@ class TopicCreator:
         self._settings = settings
         self._validator = validator
         self._rng = rng
+        self._accepted: list[str] = []
         self._names: dict[str, str] | None = None
         """Existing and just accepted names by the form in which '.' and '_' are the same; made when first needed."""
 
@@ -134,11 +135,14 @@ class TopicCreator:
 
     def _known_names(self) -> dict[str, str]:
         if self._names is None:
-            self._names = {_collision_form(name): name for name in self._image.topics_by_name}
+            known = (*self._image.topics_by_name, *self._accepted)
+            self._names = {_collision_form(name): name for name in known}
         return self._names
 
     def _accept(self, name: str) -> None:
-        self._known_names()[_collision_form(name)] = name
+        self._accepted.append(name)
+        if self._names is not None:
+            self._names[_collision_form(name)] = name
 
     # ---- settings, partitions, replicas
 

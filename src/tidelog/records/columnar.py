@@ -20,7 +20,7 @@ from tidelog.errors import CorruptDataError
 from tidelog.records import columnar_kernels as kernels
 from tidelog.records.batch import ATTRIBUTES_OFFSET, CODEC_MASK, CONTROL_FLAG, CRC_OFFSET, TIMESTAMP_TYPE_FLAG
 from tidelog.records.compression import decompress_onto
-from tidelog.records.record import DECOMPRESS_LIMIT_BYTES, RECORD_BYTES_MIN
+from tidelog.records.record import DECOMPRESS_LIMIT_BYTES, INT64_MAX, RECORD_BYTES_MIN
 
 _HEADERS_TYPE: Final = pa.list_(
     pa.field(
@@ -44,7 +44,6 @@ DEFAULT_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value
 # Arrow's binary columns address their bytes with 32 bits: one call stops here, and the caller goes on behind what it consumed.
 _PAYLOAD_BYTES_MAX: Final = 1 << 30
 _TABLE_ROWS_FIRST: Final = 1024
-_INT64_MAX: Final = (1 << 63) - 1
 
 _PROBLEMS: Final = {
     kernels.BAD_LENGTH: "states a length that its batch cannot hold",
@@ -88,7 +87,7 @@ def decode_batches(
         raise ValueError(f"unknown columns {unknown}; there are {list(COLUMN_TYPES)}")
     stored = _as_bytes(buffer)
     low = -1 if start_offset is None else start_offset
-    high = _INT64_MAX if end_offset is None else end_offset
+    high = INT64_MAX if end_offset is None else end_offset
     table, consumed, next_offset = _find_batches(stored, low, high, include_control)
     if check_crcs:
         _check_crcs(stored, table)

@@ -18,6 +18,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value lengths, header count
 DECOMPRESS_LIMIT_BYTES: Final = 128 * 1024 * 1024
+INT64_MAX: Final = (1 << 63) - 1
 
 
 class Record(NamedTuple):
@@ -31,7 +32,11 @@ class Record(NamedTuple):
 def records_payload(
     buffer: Buffer, position: int, header: BatchHeader, *, limit: int = DECOMPRESS_LIMIT_BYTES
 ) -> memoryview:
-    """The bytes of the batch's records, decompressed. Checks that the record count can fit before anyone loops over it."""
+    """The bytes of the batch's records, decompressed. Checks offsets and record count before anyone counts on them."""
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > INT64_MAX:
+        raise CorruptDataError(
+            f"batch at offset {header.base_offset} with last offset delta {header.last_offset_delta} has no valid offsets"
+        )
     end = position + header.size
     if header.size < HEADER_SIZE or end > len(buffer):
         raise CorruptDataError(

@@ -39,10 +39,9 @@ from tidelog.records.batch import (
     write_crc,
 )
 from tidelog.records.compression import Codec, DecompressionLimitError, compress
-from tidelog.records.record import DECOMPRESS_LIMIT_BYTES, Record, iter_records, records_payload
+from tidelog.records.record import DECOMPRESS_LIMIT_BYTES, INT64_MAX, Record, iter_records, records_payload
 from tidelog.wire.error_codes import ErrorCode
 
-INT64_MAX: Final = (1 << 63) - 1
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 _LATEST_PRODUCE_VERSION: Final = 1 << 15
 _HEADER_UP_TO_MAGIC: Final = MAGIC_OFFSET + 1

@@ -329,6 +329,7 @@ class Log:
         self.segments.append(segment)
         self._bases.append(base)
         self.active = segment
+        self.positions.remember(self.log_end_offset, segment, 0)  # readers who wait at the end go on here
         self._set_roll_deadline()
         return segment
 

@@ -140,6 +140,7 @@ class PosixFile:
             self._drop_pin()
         if failure is not None:
             raise DiskError("sync", self._path, failure) from failure
+        self._disk._keep_limit()  # clean again, so it may be closed
 
     def moved_to(self, path: str, /) -> None:
         with self._lock:
@@ -349,6 +350,9 @@ class PosixDisk:
         with self._guard:
             self._open_count += 1
             self._hand.append(file)
+        self._keep_limit()
+
+    def _keep_limit(self) -> None:
         if self._open_count > self.max_open_files:
             self._shrink(self.max_open_files)
 

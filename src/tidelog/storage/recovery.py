@@ -14,7 +14,7 @@ Derived files that are missing or broken come back either way (I4). Nothing here
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from tidelog.errors import CorruptDataError
@@ -25,10 +25,11 @@ from tidelog.storage.epoch_cache import LeaderEpochCache
 from tidelog.storage.leftovers import put_away
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
+from tidelog.storage.producer_snapshot import write_snapshot
 from tidelog.storage.producer_state import ProducerState
-from tidelog.storage.recovery_report import RecoveryReport
+from tidelog.storage.recovery_report import Cut, RecoveryReport
 from tidelog.storage.recovery_scan import Recovery
-from tidelog.storage.replay import producers_at, snapshot_offsets, stored_batches
+from tidelog.storage.replay import load_producers, producers_at, snapshot_offsets, stored_batches
 from tidelog.storage.segment import Segment
 from tidelog.storage.truncation import LIMIT, PENDING, RESTART, Intent
 
@@ -85,7 +86,11 @@ def open_log(
         disk, directory, intent, recovery_point, checkpointed_recovery_point
     )
     if log_start_offset > log_end_offset:
-        log_start_offset = segments[0].base_offset  # the log began anew further down, and no checkpoint since
+        segments = _begin_at_log_start(
+            disk, directory, config, segments, producers, log_start_offset, report, now_ms
+        )
+        unsynced, log_end_offset = [], log_start_offset
+        epochs.clear()
     _remove_stray_snapshots(disk, directory, segments, log_end_offset)
     log = Log(
         disk,
@@ -147,13 +152,46 @@ def _open_segments(
 def _without_deleted(
     disk: Disk, directory: str, segments: list[Segment], log_start_offset: int, report: RecoveryReport
 ) -> list[Segment]:
-    """Segments wholly below the log start were let go; their files had not left yet."""
+    """Segments wholly below the log start were let go; their files had not left yet. What they say of producers stays (I39)."""
     first = max(0, bisect_right([segment.base_offset for segment in segments], log_start_offset) - 1)
+    if not first:
+        return segments
+    base_offset = segments[first].base_offset
+    if load_producers(disk, directory, at_most=base_offset).end_offset < base_offset:
+        producers = producers_at(disk, directory, segments[:first], base_offset)
+        _write_durable_snapshot(disk, directory, base_offset, producers)
     for segment in segments[:first]:
         segment.remove()
         disk.remove(files.snapshot_path(directory, segment.base_offset))
     report.deleted_segments = first
     return segments[first:]
+
+
+def _write_durable_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerState) -> None:
+    file = write_snapshot(disk, files.snapshot_path(directory, offset), producers)
+    file.sync()
+    file.close()
+    disk.sync_dir(directory)
+
+
+def _begin_at_log_start(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    segments: list[Segment],
+    producers: ProducerState,
+    log_start_offset: int,
+    report: RecoveryReport,
+    now_ms: int,
+) -> list[Segment]:
+    """All that is left was deleted before the crash: an empty log at its start. Deleted records do not come back, nor offsets."""
+    for segment in segments:
+        problem = f"it lies below the log start {log_start_offset}"
+        report.cuts.append(Cut(segment.file.path, 0, segment.size, log_start_offset, problem))
+    truncation.remove_segments(disk, directory, segments, snapshots_above=-1)
+    segment = Segment.create(disk, directory, log_start_offset, config, now_ms=now_ms)
+    _write_durable_snapshot(disk, directory, log_start_offset, producers)
+    return [segment]
 
 
 _Opened = tuple[list[Segment], list[Segment], int, LeaderEpochCache, ProducerState]
@@ -201,13 +239,15 @@ def _recover(
     now_ms: int,
     report: RecoveryReport,
 ) -> _Opened:
-    first = max(0, bisect_right([segment.base_offset for segment in segments], recovery_point) - 1)
+    # A segment that was sealed while a flush up to its very end was under way has unsynced indexes: it is checked as well.
+    first = max(0, bisect_left([segment.base_offset for segment in segments], recovery_point) - 1)
     start_offset = segments[first].base_offset
     producers = producers_at(disk, directory, segments[:first], start_offset)
     epochs = _read_epochs(disk, directory)
     if epochs is None:
         epochs = _epochs_from_batches(segments[:first], start_offset)
-        report.rebuilt.append(files.LEADER_EPOCH_CHECKPOINT)
+        if epochs:
+            report.rebuilt.append(files.LEADER_EPOCH_CHECKPOINT)
     epochs.truncate_from_end(start_offset)
     scan = Recovery(
         disk,
@@ -247,7 +287,8 @@ def _read_epochs(disk: Disk, directory: str) -> LeaderEpochCache | None:
         entries = checkpoints.read_epochs(disk, files.join(directory, files.LEADER_EPOCH_CHECKPOINT))
     except CorruptDataError:
         return None
-    return None if entries is None else LeaderEpochCache(entries)
+    # An empty one is what a crash leaves of a checkpoint that was being replaced, or a log without batches.
+    return LeaderEpochCache(entries) if entries else None
 
 
 def _epochs_from_batches(segments: Sequence[Segment], end_offset: int) -> LeaderEpochCache:

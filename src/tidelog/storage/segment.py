@@ -295,7 +295,9 @@ class Segment:
                 self.skip_damage(found)
         self.size = end
         self.seal()
-        for file, kind in zip((indexes[0].file, indexes[1].file), (files.INDEX, files.TIME_INDEX), strict=True):
+        for file, kind in zip(
+            (indexes[0].file, indexes[1].file), (files.INDEX, files.TIME_INDEX), strict=True
+        ):
             file.sync()
             self._disk.rename(file.path, self._path(kind))
             file.moved_to(self._path(kind))
@@ -371,18 +373,22 @@ class Segment:
     def cut_position(self, offset: int) -> tuple[int, int]:
         """Where to cut so that nothing at or above `offset` remains: the position, and the offset at which the log then ends.
 
-        A batch that holds `offset` in its middle goes altogether; damaged bytes go too.
+        A batch that holds `offset` in its middle goes altogether; damaged bytes go too. The log ends where its last batch does,
+        as it would if it were opened again: not in the middle of a gap.
         """
-        position = self.offset_index.lookup(offset)[1]
-        end_offset = offset
+        if offset <= self.base_offset:
+            return 0, self.base_offset
+        end, end_offset = 0, self.base_offset
         try:
-            for at, header in scan_headers(self.file, position, self.size):
+            for position, header in scan_headers(
+                self.file, self.offset_index.lookup(offset - 1)[1], self.size
+            ):
                 if header.last_offset >= offset:
-                    return at, min(offset, header.base_offset)
-                position, end_offset = at + header.size, header.next_offset
+                    break
+                end, end_offset = position + header.size, header.next_offset
         except CorruptDataError:
-            return position, min(offset, end_offset)
-        return self.size, offset
+            return end, end_offset
+        return end, end_offset
 
     # ---- leaving
 

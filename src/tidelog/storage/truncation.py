@@ -84,13 +84,14 @@ def remove_segments(disk: Disk, directory: str, segments: Sequence[Segment], *, 
 def truncate_to(log: Log, offset: int) -> bool:
     if offset >= log.log_end_offset:
         return False
-    if offset < log.log_start_offset:
-        restart_at(log, offset, now_ms=log.active.created_ms)
-        return True
-    disk, directory = log.disk, log.directory
     number = log.segment_number(offset)
     kept, gone = log.segments[: number + 1], log.segments[number + 1 :]
-    position, end_offset = kept[-1].cut_position(offset)  # lower than asked if a batch holds the offset in its middle
+    position, end_offset = kept[-1].cut_position(offset)
+    if offset < log.log_start_offset or end_offset < log.log_start_offset:
+        # Nothing remains that a reader may see.
+        restart_at(log, min(offset, log.log_start_offset), now_ms=log.active.created_ms)
+        return True
+    disk, directory = log.disk, log.directory
     intent = _begin(log, PENDING, end_offset)
     log.unsynced = [segment for segment in log.unsynced if segment in kept[:-1]]
     remove_segments(disk, directory, gone, snapshots_above=end_offset)
@@ -120,7 +121,8 @@ def restart_at(log: Log, offset: int, *, now_ms: int) -> None:
 
 def _begin(log: Log, kind: str, offset: int) -> Intent:
     intent = Intent(kind, offset, min(log.recovery_point, offset))
-    log.truncation_limited = log.truncation_limited or log.recovery_point > offset
+    # A checkpoint on disk may speak of more than there is going to be.
+    log.truncation_limited = log.truncation_limited or max(log.recovery_point, log.log_start_offset) > offset
     write_intent(log.disk, log.directory, intent)
     return intent
 

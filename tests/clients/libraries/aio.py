@@ -67,9 +67,7 @@ async def _write(bootstrap: str, topic: str, rows: Sequence[Row], codec: str, ac
         await producer.stop()
 
 
-async def _read(
-    bootstrap: str, topic: str, start: int, timestamp_ms: int | None, count: int
-) -> list[Row]:
+async def _read(bootstrap: str, topic: str, start: int, timestamp_ms: int | None, count: int) -> list[Row]:
     where = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,

@@ -28,11 +28,22 @@ class KcatLibrary(Library):
         _kcat(bootstrap, "-L", "-t", topic, "-X", "allow.auto.create.topics=true")
 
     def write(self, bootstrap: str, topic: str, rows: Sequence[Row], *, codec: str, acks: str) -> None:
-        lines = b"".join(
-            (row.key or b"") + SEPARATOR.encode() + (row.value or b"") + b"\n" for row in rows
-        )
+        lines = b"".join((row.key or b"") + SEPARATOR.encode() + (row.value or b"") + b"\n" for row in rows)
         name, value = KCAT_HEADER
-        options = ["-P", "-t", topic, "-p", "0", "-K", SEPARATOR, "-Z", "-z", codec, "-H", f"{name}={value.decode()}"]
+        options = [
+            "-P",
+            "-t",
+            topic,
+            "-p",
+            "0",
+            "-K",
+            SEPARATOR,
+            "-Z",
+            "-z",
+            codec,
+            "-H",
+            f"{name}={value.decode()}",
+        ]
         settings = [f"acks={acks}", f"batch.size={BATCH_BYTES}", "linger.ms=5"]
         settings += [f"enable.idempotence={'true' if acks == 'all' else 'false'}"]
         _kcat(bootstrap, *options, *(part for setting in settings for part in ("-X", setting)), stdin=lines)
@@ -58,7 +69,21 @@ def _kcat(bootstrap: str, *arguments: str, stdin: bytes | None = None) -> bytes:
 
 def _read(bootstrap: str, topic: str, start: str, count: int) -> list[Row]:
     output = _kcat(
-        bootstrap, "-C", "-q", "-t", topic, "-p", "0", "-o", start, "-c", str(count), "-f", FORMAT, "-X", "check.crcs=true"
+        bootstrap,
+        "-C",
+        "-q",
+        "-t",
+        topic,
+        "-p",
+        "0",
+        "-o",
+        start,
+        "-c",
+        str(count),
+        "-f",
+        FORMAT,
+        "-X",
+        "check.crcs=true",
     )
     rows = []
     position = 0
