@@ -45,6 +45,22 @@ def create_topic(bootstrap: str, topic: str, *, partitions: int = 1) -> None:
     # Deleted topics give their space back soon: a minute of waiting files would fill the disk.
     new = NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "100"})
     admin.create_topics([new])[topic].result(30)
+    for number in range(partitions):
+        _wait_for_leader(bootstrap, topic, number)
+
+
+def _wait_for_leader(bootstrap: str, topic: str, partition: int) -> None:
+    """Kafka says that a topic is created a moment before it serves it."""
+    deadline = time.monotonic() + STALL_SECONDS_MAX
+    with RawConnection(bootstrap) as connection:
+        while True:
+            try:
+                connection.list_offset(topic, -1, partition=partition)
+                return
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

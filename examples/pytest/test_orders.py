@@ -19,7 +19,9 @@ def place_order(producer: Producer, topic: str, order_id: int, dish: str) -> Non
 
 
 def read_all(bootstrap_servers: str, topic: str, count: int) -> list[dict[str, object]]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         orders: list[dict[str, object]] = []

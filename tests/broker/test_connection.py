@@ -114,7 +114,9 @@ async def test_frames_may_arrive_byte_by_byte(peer: Peer) -> None:
     assert [await peer.answer(), await peer.answer()] == [b"slow", b"loris"]
 
 
-@pytest.mark.parametrize("size", [1, module.LARGE_FRAME_BYTES, module.LARGE_FRAME_BYTES + 1, 700_000, 1 << 20])
+@pytest.mark.parametrize(
+    "size", [1, module.LARGE_FRAME_BYTES, module.LARGE_FRAME_BYTES + 1, 700_000, 1 << 20]
+)
 async def test_frames_of_every_size_come_through(peer: Peer, size: int) -> None:
     bodies = [os.urandom(size), b"small", os.urandom(size)]
     sending = asyncio.ensure_future(peer.send(b"".join(map(frame, bodies))))
@@ -130,7 +132,9 @@ async def test_a_claimed_length_allocates_nothing(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, -(2**31), (1 << 20) + 1, 2**31 - 1])
-async def test_a_bad_length_ends_the_connection(peer: Peer, length: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bad_length_ends_the_connection(
+    peer: Peer, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
     await peer.send(frame(b"fine") + struct.pack(">i", length))
     await asyncio.wait_for(peer.closed.wait(), 5)
     assert "socket.request.max.bytes" in caplog.text
@@ -162,7 +166,9 @@ async def test_a_reader_ahead_of_its_answers_is_not_read(peer: Peer, monkeypatch
     assert [await peer.answer() for _ in range(100)] == [b"hold%03d" % number for number in range(100)]
 
 
-async def test_a_reader_that_never_reads_costs_bounded_memory(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_never_reads_costs_bounded_memory(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "UNSENT_BYTES_MAX", 200_000)
     request = frame(b"x" * 50_000)
     sending = asyncio.ensure_future(peer.send(request * 100))

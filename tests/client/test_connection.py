@@ -214,7 +214,7 @@ def test_unanswered_requests_leave_before_the_connection_closes(fake_broker: Any
                 sent += 1
         asyncio.get_running_loop().call_soon(broker.hold.set)
         await connection.close()
-        while received < sent:  # noqa: ASYNC110  the script runs on this same loop
+        while received < sent:
             await asyncio.sleep(0.01)
 
     fake_broker(answer, scenario)

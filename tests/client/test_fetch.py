@@ -207,7 +207,7 @@ def test_the_next_request_leaves_before_the_caller_has_its_records(fake_broker: 
             asyncio.timeout(5),
         ):
             await anext(runs)
-            while len(script.asked) < 2:  # noqa: ASYNC110  the script runs on this same loop
+            while len(script.asked) < 2:
                 await asyncio.sleep(0.001)
 
     fake_broker(script, connected)

@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from tidelog.replication.fetch_session import FetchContext, FetchSessionCache, FetchTarget, PartitionKey, SessionError
+from tidelog.replication.fetch_session import (
+    FetchContext,
+    FetchSessionCache,
+    FetchTarget,
+    PartitionKey,
+    SessionError,
+)
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.types import ZERO_UUID
 
@@ -38,7 +44,12 @@ class Reader:
         by_id: bool = False,
     ) -> FetchContext:
         return self.cache.resolve(
-            session_id=session_id, epoch=epoch, by_id=by_id, targets=targets or [], forgotten=forgotten or [], now=self.now
+            session_id=session_id,
+            epoch=epoch,
+            by_id=by_id,
+            targets=targets or [],
+            forgotten=forgotten or [],
+            now=self.now,
         )
 
 
@@ -118,7 +129,13 @@ def test_an_incremental_answer_mentions_only_news(reader: Reader) -> None:
     assert session is not None
 
     def mentioned(**changes: int | bool) -> bool:
-        said = {"has_records": False, "error": 0, "diverging": False, "high_watermark": 5, "log_start_offset": 0}
+        said = {
+            "has_records": False,
+            "error": 0,
+            "diverging": False,
+            "high_watermark": 5,
+            "log_start_offset": 0,
+        }
         return session.must_answer(key(0), **(said | changes))  # type: ignore[arg-type]
 
     assert mentioned()
@@ -161,7 +178,9 @@ def test_a_silent_session_makes_room(reader: Reader, cache: FetchSessionCache) -
         reader.ask(silent, 1)
 
 
-def test_a_larger_session_replaces_a_smaller_one_that_had_its_turn(reader: Reader, cache: FetchSessionCache) -> None:
+def test_a_larger_session_replaces_a_smaller_one_that_had_its_turn(
+    reader: Reader, cache: FetchSessionCache
+) -> None:
     small = reader.ask(0, 0, [target(0)]).session_id
     other = reader.ask(0, 0, [target(0), target(1), target(2)]).session_id
     reader.now = 1.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from random import Random
 
 import pytest
@@ -25,6 +27,7 @@ from tidelog.errors import RequestError
 from tidelog.storage import files
 from tidelog.storage.log import FlushTicket, Log
 from tidelog.storage.log_config import LogConfig
+from tidelog.storage.posix_disk import PosixDisk
 from tidelog.testing.sim.disk import SimDisk
 from tidelog.wire.error_codes import ErrorCode
 
@@ -33,11 +36,20 @@ TIMES = st.integers(0, 40).map(lambda n: NOW_MS + 10 * n)
 
 class LogMachine(RuleBasedStateMachine):
     config: LogConfig = SMALL
+    directory: str = DIRECTORY
+    disk: SimDisk | PosixDisk
+
+    def make_disk(self, seed: int) -> SimDisk | PosixDisk:
+        return SimDisk(Random(seed))
+
+    def crash_disk(self, mode: str) -> SimDisk | PosixDisk:
+        assert isinstance(self.disk, SimDisk)
+        return self.disk.crash(mode)  # type: ignore[arg-type]
 
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
-        self.disk = SimDisk(Random(seed))
-        self.log: Log = open_orders(self.disk, self.config)
+        self.disk = self.make_disk(seed)
+        self.log: Log = open_orders(self.disk, self.config, directory=self.directory)
         self.model = Model()
         self.sequences: dict[int, int] = {}
         self.last_sent: dict[int, tuple[bytes, int]] = {}
@@ -150,6 +162,8 @@ class LogMachine(RuleBasedStateMachine):
             return
         assert self.log.log_end_offset <= target
         self.model.cut(self.log.log_end_offset)
+        if self.log.log_end_offset == self.log.log_start_offset and not len(self.log.producers):
+            self.model = Model()  # nothing is left; producers are known from batches alone again
         self.forget_lost_batches()
 
     @rule(gap=st.integers(0, 20))
@@ -169,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
             self.log.log_end_offset,
             self.log.log_start_offset,
         )
-        self.disk = self.disk.crash(mode)  # type: ignore[arg-type]
+        self.disk = self.crash_disk(mode)
         self.reopen(clean=False)
         assert self.log.log_end_offset >= promised
         assert self.log.log_end_offset <= end_before
@@ -188,7 +202,7 @@ class LogMachine(RuleBasedStateMachine):
         end_before = self.log.log_end_offset
         self.log.close_cleanly()
         self.checkpoint_values()
-        self.disk = self.disk.crash("lose_unsynced")
+        self.disk = self.crash_disk("lose_unsynced")
         self.reopen(clean=True)
         assert self.log.recovery.clean
         assert self.log.log_end_offset == end_before or not self.model.visible(
@@ -207,9 +221,9 @@ class LogMachine(RuleBasedStateMachine):
                 st.sampled_from([".index", ".timeindex", ".txnindex", ".snapshot", "checkpoint"]), min_size=1
             )
         )
-        for name in self.disk.list_dir(DIRECTORY):
+        for name in self.disk.list_dir(self.directory):
             if any(name.endswith(kind) for kind in kinds):
-                self.disk.remove(files.join(DIRECTORY, name))
+                self.disk.remove(files.join(self.directory, name))
         self.snapshots_deleted = self.snapshots_deleted or ".snapshot" in kinds
         self.reopen(clean=clean)
         self.model.cut(self.log.log_end_offset)
@@ -224,7 +238,9 @@ class LogMachine(RuleBasedStateMachine):
         self.log.recovery_point_is_durable(self.log.truncation_count)
 
     def reopen(self, *, clean: bool) -> None:
-        self.log = open_orders(self.disk, self.config, clean=clean, **self.checkpointed)
+        self.log = open_orders(
+            self.disk, self.config, directory=self.directory, clean=clean, **self.checkpointed
+        )
         self.ticket = None
 
     def forget_lost_batches(self) -> None:
@@ -306,7 +322,28 @@ def _fields(config: LogConfig) -> dict[str, object]:
     return {name: getattr(config, name) for name in LogConfig.__slots__}
 
 
-LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class PosixLogMachine(LogMachine):
+    """The same on real files. A crash is a killed process: nobody closes anything, nothing is lost."""
+
+    def make_disk(self, seed: int) -> SimDisk | PosixDisk:
+        self.root = tempfile.mkdtemp(prefix="tidelog-log-")
+        self.directory = f"{self.root}/orders-0"
+        self.disks = [PosixDisk(max_open_files=4)]
+        return self.disks[0]
+
+    def crash_disk(self, mode: str) -> SimDisk | PosixDisk:
+        self.log.close()
+        self.disks.append(PosixDisk(max_open_files=4))
+        return self.disks[-1]
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            self.log.close()
+            shutil.rmtree(self.root)
+
+
+_QUICK = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+LogMachine.TestCase.settings = settings(_QUICK, max_examples=80, stateful_step_count=40)
+PosixLogMachine.TestCase.settings = settings(_QUICK, max_examples=10, stateful_step_count=30)
 TestLogAgainstModel = LogMachine.TestCase
+TestLogOnRealFilesAgainstModel = PosixLogMachine.TestCase

@@ -33,7 +33,9 @@ class TableConfigValidator:
     def validate_topic(self, topic: str, configs: Mapping[str, str]) -> None:
         alter_topic({}, _settings(configs), self._current())
 
-    def validate_broker(self, broker_id: int | None, configs: Mapping[str, str], changed: frozenset[str]) -> None:
+    def validate_broker(
+        self, broker_id: int | None, configs: Mapping[str, str], changed: frozenset[str]
+    ) -> None:
         kept = {name: value for name, value in configs.items() if name not in changed}
         news = {name: value for name, value in configs.items() if name in changed}
         alter_broker(kept, _settings(news), self._current(), cluster_wide=broker_id is None)

@@ -383,7 +383,9 @@ class Connection:
         sent = os.sendfile(self._sock.fileno(), range_.descriptor, range_.position, count)
         if sent == 0:
             # The frame's length is already on the wire, so it cannot be ended properly.
-            logger.error("closing connection from %r: %s ended before the fetched range did", self, range_.file.path)
+            logger.error(
+                "closing connection from %r: %s ended before the fetched range did", self, range_.file.path
+            )
             self.close()
             return 0
         range_.position += sent

@@ -103,7 +103,9 @@ class ApiDispatcher:
             raise
         except Exception:
             logger.exception("bug: %s version %d from %r failed", ApiKey(key).name, version, connection)
-            answer = self._error_answer(context, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error, see the broker's log")
+            answer = self._error_answer(
+                context, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error, see the broker's log"
+            )
         if isinstance(answer, Pending):
             return answer
         if isinstance(answer, Coroutine):
@@ -121,7 +123,9 @@ class ApiDispatcher:
         if not lowest <= version <= api.max_version:
             if key == ApiKey.API_VERSIONS:
                 return None
-            raise ProtocolError(f"{api.key.name} is served in versions {lowest} to {api.max_version}, not {version}")
+            raise ProtocolError(
+                f"{api.key.name} is served in versions {lowest} to {api.max_version}, not {version}"
+            )
         decode = decoder(wire_api.spec(api.key).request_class, version)
         self._decoders[key, version] = decode
         return decode
@@ -135,7 +139,9 @@ class ApiDispatcher:
         task.add_done_callback(self._tasks.discard)
         return pending
 
-    async def _finish(self, context: RequestContext, pending: Pending, work: Coroutine[Any, Any, Any]) -> None:
+    async def _finish(
+        self, context: RequestContext, pending: Pending, work: Coroutine[Any, Any, Any]
+    ) -> None:
         try:
             response = await work
         except RequestError as error:
@@ -153,7 +159,9 @@ class ApiDispatcher:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5.0)
 
-    def _error_answer(self, context: RequestContext, code: ErrorCode, message: str, *, closes: bool = False) -> Any:
+    def _error_answer(
+        self, context: RequestContext, code: ErrorCode, message: str, *, closes: bool = False
+    ) -> Any:
         """The response with a top-level error, where the API has a place for one; otherwise the connection ends."""
         response_class = wire_api.spec(ApiKey(context.api_key)).response_class
         names = {field.name for field in fields(response_class)}

@@ -23,7 +23,10 @@ logger = logging.getLogger("tidelog.broker")
 
 class GroupCommit:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor, on_failure: Callable[[Partition, DiskError], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: ThreadPoolExecutor,
+        on_failure: Callable[[Partition, DiskError], None],
     ) -> None:
         self._loop = loop
         self._executor = executor
@@ -61,7 +64,9 @@ class GroupCommit:
         self._round = self._loop.run_in_executor(self._executor, _sync_all, tickets)
         self._round.add_done_callback(lambda future: self._end(work, future))
 
-    def _end(self, work: list[tuple[Partition, FlushTicket]], future: asyncio.Future[list[DiskError | None]]) -> None:
+    def _end(
+        self, work: list[tuple[Partition, FlushTicket]], future: asyncio.Future[list[DiskError | None]]
+    ) -> None:
         self._round = None
         for (partition, ticket), error in zip(work, future.result(), strict=True):
             if error is not None:

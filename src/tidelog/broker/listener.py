@@ -91,7 +91,9 @@ class Listener:
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self.limits
         if len(self.connections) >= limits.max_connections:
-            logger.warning("refused a connection from %s: max.connections=%d are open", host, limits.max_connections)
+            logger.warning(
+                "refused a connection from %s: max.connections=%d are open", host, limits.max_connections
+            )
             sock.close()
             return
         allowed = limits.per_ip_overrides.get(host, limits.max_connections_per_ip)

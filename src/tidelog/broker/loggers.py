@@ -38,15 +38,21 @@ def alter(changes: Iterable[tuple[str, int, str | None]], *, validate_only: bool
     decided: list[tuple[str, int]] = []
     for name, operation, value in changes:
         if name not in known:
-            raise RequestError(ErrorCode.INVALID_CONFIG, f"there is no logger {name!r}; there are {', '.join(known)}")
+            raise RequestError(
+                ErrorCode.INVALID_CONFIG, f"there is no logger {name!r}; there are {', '.join(known)}"
+            )
         if operation == SET and value in LEVELS:
             decided.append((name, LEVELS[value]))
         elif operation == DELETE and name != ROOT:
             decided.append((name, logging.NOTSET))
         elif operation == SET:
-            raise RequestError(ErrorCode.INVALID_CONFIG, f"{value!r} is no level of {name}; allowed: {', '.join(LEVELS)}")
+            raise RequestError(
+                ErrorCode.INVALID_CONFIG, f"{value!r} is no level of {name}; allowed: {', '.join(LEVELS)}"
+            )
         else:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"the level of {name} can be set, and removed except for {ROOT}")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"the level of {name} can be set, and removed except for {ROOT}"
+            )
     if not validate_only:
         for name, level in decided:
             (logging.root if name == ROOT else logging.getLogger(name)).setLevel(level)

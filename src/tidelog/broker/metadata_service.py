@@ -97,7 +97,9 @@ class MetadataService:
         """Decide on a request, make the decision durable and true, and return the answer to send."""
         async with self._turn:
             if self._failed:
-                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log cannot be written any more")
+                raise RequestError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log cannot be written any more"
+                )
             result = decide(self.controller)
             if result.records:
                 await self._commit(result.records)
@@ -117,7 +119,9 @@ class MetadataService:
         )
         try:
             for batch in batches:
-                log.append_as_leader(batch.data, read_header(batch.data), leader_epoch=self._epoch, now_ms=now_ms)
+                log.append_as_leader(
+                    batch.data, read_header(batch.data), leader_epoch=self._epoch, now_ms=now_ms
+                )
             ticket = log.begin_flush()
             if ticket is not None:
                 await asyncio.get_running_loop().run_in_executor(self._executor, ticket.run)
@@ -126,4 +130,6 @@ class MetadataService:
         except DiskError as error:
             self._failed = True
             self._on_failure(error)
-            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}") from error
+            raise RequestError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}"
+            ) from error

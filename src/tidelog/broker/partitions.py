@@ -31,7 +31,9 @@ class OfflinePartitionError(TidelogError):
 
 
 class PartitionTable:
-    def __init__(self, logs: LogManager, flush_queue: FlushQueue, policy_of: Callable[[str], TopicPolicy]) -> None:
+    def __init__(
+        self, logs: LogManager, flush_queue: FlushQueue, policy_of: Callable[[str], TopicPolicy]
+    ) -> None:
         self._logs = logs
         self._flush_queue = flush_queue
         self._policy_of = policy_of
@@ -98,7 +100,9 @@ class PartitionTable:
         if log.topic_id in (topic_id, ZERO_UUID):
             return log
         kept = self._logs.set_aside(topic, index)
-        logger.warning("%s-%d on disk is of an earlier topic of that name; it is kept as %s", topic, index, kept)
+        logger.warning(
+            "%s-%d on disk is of an earlier topic of that name; it is kept as %s", topic, index, kept
+        )
         return None
 
     def _check_may_be_missing(self, topic: str, index: int) -> None:
@@ -146,6 +150,12 @@ class PartitionTable:
     def is_online(self, topic: str, index: int) -> bool:
         partition = self._by_topic.get(topic, {}).get(index)
         return partition is not None and partition.stopped_with is None
+
+    def log_dir_containing(self, path: str) -> str:
+        for directory in self._logs.dirs:
+            if path == directory.path or path.startswith(directory.path + "/"):
+                return directory.path
+        raise AssertionError(f"{path} is in none of the log directories")
 
     def disk_failed(self, partition: Partition, error: DiskError) -> None:
         self.dir_failed(log_dir_of(partition), error)

@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 
 from tidelog.broker.node import Broker, StartError
+from tidelog.broker.start_checks import raise_open_files_limit, segment_files_limit, start_warnings
 from tidelog.config.resolve import BrokerConfig
+from tidelog.storage.posix_disk import PosixDisk
 
 logger = logging.getLogger("tidelog")
 
@@ -34,7 +35,10 @@ async def _serve(config: BrokerConfig, started_at: float) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config)
+    open_files = raise_open_files_limit()
+    for warning in start_warnings(config, open_files):
+        logger.warning("%s", warning)
+    broker = Broker(config, disk=PosixDisk(max_open_files=segment_files_limit(open_files)))
     await broker.start()
     elapsed_ms = (time.monotonic() - started_at) * 1000
     endpoints = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
@@ -43,12 +47,19 @@ async def _serve(config: BrokerConfig, started_at: float) -> int:
         f"(data in {', '.join(config.log_dirs)}, durability={config.str('durability')}, {elapsed_ms:.0f} ms)",
         flush=True,
     )
-    await stop.wait()
+    await _first(stop, broker.failed)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)  # a second Ctrl-C ends the process at once
     logger.info("shutting down")
     await broker.stop()
-    return 0
+    return 1 if broker.failed.is_set() else 0
+
+
+async def _first(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 def _set_up_logging() -> None:
@@ -58,8 +69,3 @@ def _set_up_logging() -> None:
         level=level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-
-
-def describe_environment(environment: Mapping[str, str]) -> list[str]:
-    """The TIDELOG_ variables that took effect, for the start-up log."""
-    return sorted(name for name in environment if name.startswith("TIDELOG_"))

@@ -29,7 +29,9 @@ class TopicPolicy(NamedTuple):
 def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int) -> TopicPolicy:
     """`settings` holds every topic setting with its value already typed."""
     cleanup = settings["cleanup.policy"]
-    policies = cleanup if isinstance(cleanup, (list, tuple)) else [part.strip() for part in cleanup.split(",")]
+    policies = (
+        cleanup if isinstance(cleanup, (list, tuple)) else [part.strip() for part in cleanup.split(",")]
+    )
     compacted = "compact" in policies
     append_time = settings["message.timestamp.type"] == "LogAppendTime"
     log = LogConfig(

@@ -85,7 +85,14 @@ class FetchSession:
         return [remembered.target for remembered in self.partitions.values()]
 
     def must_answer(
-        self, key: PartitionKey, *, has_records: bool, error: int, diverging: bool, high_watermark: int, log_start_offset: int
+        self,
+        key: PartitionKey,
+        *,
+        has_records: bool,
+        error: int,
+        diverging: bool,
+        high_watermark: int,
+        log_start_offset: int,
     ) -> bool:
         """Whether an incremental answer has to mention this partition; remembers what it will say.
 

@@ -154,10 +154,12 @@ class Partition:
             return
         if epoch < self.leader_epoch:
             raise RequestError(
-                ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} is at leader epoch {self.leader_epoch}, the request at {epoch}"
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self!r} is at leader epoch {self.leader_epoch}, the request at {epoch}",
             )
         raise RequestError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH, f"{self!r} is at leader epoch {self.leader_epoch}, the request at {epoch}"
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self!r} is at leader epoch {self.leader_epoch}, the request at {epoch}",
         )
 
     def watch(self, watcher: Watcher) -> None:

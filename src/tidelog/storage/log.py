@@ -478,12 +478,10 @@ class Log:
         ticket.release()
         if ticket.end_offset > self.recovery_point:
             self.recovery_point = ticket.end_offset
-            # The caller is about to make this the high watermark.
-            if (
-                ticket.position >= 0
-                and self.segments[self.segment_number(ticket.segment.base_offset)] is ticket.segment
-            ):
-                self.positions.remember(ticket.end_offset, ticket.segment, ticket.position)
+            # The caller is about to make this the high watermark. At a sealed segment's end the next one begins: roll knows it.
+            segment, position = ticket.segment, ticket.position
+            if 0 <= position and (segment is self.active or position < segment.size):
+                self.positions.remember(ticket.end_offset, segment, position)
 
     def flush(self) -> None:
         """Begin, run and finish on this thread: for shutdown and tests."""

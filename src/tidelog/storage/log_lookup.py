@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.records.batch import BatchHeader
-from tidelog.records.record import first_at_or_after_timestamp
+from tidelog.records.record import first_at_or_after_timestamp, iter_records
 from tidelog.storage.batch_scan import read_batch, scan_headers
 from tidelog.storage.replay import stored_batches
 
@@ -75,9 +75,24 @@ def max_timestamp_offset(log: Log) -> tuple[int, int, int] | None:
 def _max_by_scan(log: Log) -> tuple[int, int, int] | None:
     """DeleteRecords has moved the log start past the record that the indexes know: look at what is left."""
     best: tuple[int, int, int] | None = None
-    for segment, position, header in stored_batches(log.segments, log.log_start_offset, log.log_end_offset):
-        if header.max_timestamp >= 0 and (best is None or header.max_timestamp > best[0]):
-            best = (
-                _first_in_batch(segment, position, header, header.max_timestamp, log.log_start_offset) or best
-            )
+    start_offset = log.log_start_offset
+    for segment, position, header in stored_batches(log.segments, start_offset, log.log_end_offset):
+        if header.base_offset < start_offset:
+            found = _max_of_rest(segment, position, header, start_offset)
+        elif header.max_timestamp >= 0 and (best is None or header.max_timestamp > best[0]):
+            found = _first_in_batch(segment, position, header, header.max_timestamp, start_offset)
+        else:
+            continue
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
     return best
+
+
+def _max_of_rest(
+    segment: Segment, position: int, header: BatchHeader, start_offset: int
+) -> tuple[int, int, int] | None:
+    """The log start lies inside this batch: its header speaks of records that are deleted too."""
+    batch = read_batch(segment.file, position, header)
+    rest = [record for record in iter_records(batch.buffer, 0, header) if record.offset >= start_offset]
+    latest = max(rest, key=lambda record: record.timestamp, default=None)
+    return None if latest is None else (latest.timestamp, latest.offset, header.partition_leader_epoch)

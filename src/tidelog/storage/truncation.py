@@ -106,7 +106,9 @@ def truncate_to(log: Log, offset: int) -> bool:
 def restart_at(log: Log, offset: int, *, now_ms: int) -> None:
     disk, directory = log.disk, log.directory
     intent = _begin(log, RESTART, offset)
-    remove_segments(disk, directory, log.segments, snapshots_above=-1)
+    # Also what retention has let go and no checkpoint has confirmed: it would come back before the new start, with a hole between.
+    remove_segments(disk, directory, [*log.doomed, *log.segments], snapshots_above=-1)
+    log.doomed.clear()
     segment = Segment.create(disk, directory, offset, log.config, now_ms=now_ms)
     log.unsynced = []
     log.replace_segments([segment])

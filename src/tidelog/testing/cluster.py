@@ -105,12 +105,12 @@ class Cluster:
         """Create a topic and return its name; it is ready for use when this returns."""
         runner = self._running
         settings = {key: _text(value) for key, value in (config or {}).items()}
-        runner.call(runner.broker.create_topic(name, partitions, settings, exist_ok=exist_ok))
+        runner.call(runner.broker.topics.create(name, partitions, settings, exist_ok=exist_ok))
         return name
 
     def delete_topic(self, name: str) -> None:
         runner = self._running
-        runner.call(runner.broker.delete_topic(name))
+        runner.call(runner.broker.topics.delete(name))
 
     def _properties(self) -> dict[str, str]:
         properties = {

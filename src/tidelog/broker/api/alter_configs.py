@@ -14,5 +14,7 @@ if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 
-async def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def handle(
+    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
     return await broker.metadata.submit(lambda controller: controller.alter_configs(request))

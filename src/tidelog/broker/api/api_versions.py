@@ -33,7 +33,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
         if not (SOFTWARE_NAME.fullmatch(name) and SOFTWARE_NAME.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
-    features = broker.features()
+    features = broker.view.features()
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)

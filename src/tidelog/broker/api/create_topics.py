@@ -16,5 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 
-async def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def handle(
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
     return await broker.metadata.submit(lambda controller: controller.create_topics(request))

@@ -48,7 +48,9 @@ def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> Delete
             raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         partition = broker.partitions.leader_of(topic, asked.partition_index)
         if not partition.log.config.delete_policy:
-            raise RequestError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only; records cannot be deleted by offset")
+            raise RequestError(
+                ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only; records cannot be deleted by offset"
+            )
         try:
             result.low_watermark = partition.delete_records(asked.offset)
         except DiskError as error:

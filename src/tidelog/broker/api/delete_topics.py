@@ -16,5 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 
-async def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
     return await broker.metadata.submit(lambda controller: controller.delete_topics(request))

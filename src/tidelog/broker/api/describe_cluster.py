@@ -23,7 +23,9 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
     if request.endpoint_type != BROKERS:
         if request.endpoint_type == CONTROLLERS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -37,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequ
         controller_id=broker.node_id,
         brokers=[
             DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.endpoints(context.connection.listener_name)
+            for node_id, host, port, rack in broker.view.endpoints(context.connection.listener_name)
         ],
     )
     if request.include_cluster_authorized_operations:

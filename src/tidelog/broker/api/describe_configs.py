@@ -36,10 +36,14 @@ if TYPE_CHECKING:
 DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
     for resource in request.resources:
-        result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
         try:
             result.configs = _describe(broker, request, resource)
         except RequestError as error:
@@ -59,7 +63,9 @@ def _describe(
     return [_entry(request, entry) for entry in _entries(broker, resource, names)]
 
 
-def _entries(broker: Broker, resource: DescribeConfigsResource, names: frozenset[str] | None) -> list[ConfigEntry]:
+def _entries(
+    broker: Broker, resource: DescribeConfigsResource, names: frozenset[str] | None
+) -> list[ConfigEntry]:
     kind, name = resource.resource_type, resource.resource_name
     if kind == ResourceType.TOPIC:
         validate_topic_name(name)
@@ -83,7 +89,8 @@ def _entries(broker: Broker, resource: DescribeConfigsResource, names: frozenset
 def _check_broker(broker: Broker, name: str) -> None:
     if name != str(broker.node_id):
         raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}; settings of {name!r} must be asked of that broker"
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {broker.node_id}; settings of {name!r} must be asked of that broker",
         )
 
 
@@ -113,5 +120,3 @@ def _loggers(names: frozenset[str] | None) -> list[DescribeConfigsResourceResult
         for name, level in loggers.levels().items()
         if names is None or name in names
     ]
-
-

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
     wanted = _wanted(request)
     by_dir: dict[str, dict[str, list[Log]]] = {}
     for (topic, index), log in broker.logs.logs.items():

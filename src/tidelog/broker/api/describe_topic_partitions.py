@@ -44,7 +44,9 @@ def handle(
         topic = image.topic(name)
         if topic is None:
             response.topics.append(
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
+                )
             )
             continue
         if left <= 0:
@@ -69,7 +71,7 @@ def _describe(broker: Broker, topic: TopicImage, indexes: list[int]) -> Describe
     )
     for index in indexes:
         partition = topic.partitions[index]
-        leader = broker.live_leader(topic, index, partition)
+        leader = broker.view.live_leader(topic, index, partition)
         response.partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -80,7 +82,7 @@ def _describe(broker: Broker, topic: TopicImage, indexes: list[int]) -> Describe
                 isr_nodes=list(partition.isr),
                 eligible_leader_replicas=list(partition.elr),
                 last_known_elr=list(partition.last_known_elr),
-                offline_replicas=broker.offline_replicas(topic, index, partition),
+                offline_replicas=broker.view.offline_replicas(topic, index, partition),
             )
         )
     return response

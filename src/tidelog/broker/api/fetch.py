@@ -52,21 +52,21 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
 
 
 def _targets(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[FetchTarget]:
-    targets = []
+    targets: list[FetchTarget] = []
     for topic in request.topics:
         name = (broker.partitions.topic_name(topic.topic_id) or "") if by_id else topic.topic
         topic_id = topic.topic_id if by_id else ZERO_UUID
-        for partition in topic.partitions:
-            targets.append(
-                FetchTarget(
-                    PartitionKey(name, topic_id, partition.partition),
-                    partition.fetch_offset,
-                    partition.partition_max_bytes,
-                    partition.current_leader_epoch,
-                    partition.last_fetched_epoch,
-                    partition.log_start_offset,
-                )
+        targets.extend(
+            FetchTarget(
+                PartitionKey(name, topic_id, partition.partition),
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
             )
+            for partition in topic.partitions
+        )
     return targets
 
 
@@ -82,9 +82,20 @@ def _forgotten(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[Pa
 class _Fetch:
     """One fetch request on its way: read, perhaps wait, answer."""
 
-    __slots__ = ("broker", "committed_only", "context", "fetch", "limit_bytes", "pending", "request", "waits_for")
+    __slots__ = (
+        "broker",
+        "committed_only",
+        "context",
+        "fetch",
+        "limit_bytes",
+        "pending",
+        "request",
+        "waits_for",
+    )
 
-    def __init__(self, broker: Broker, context: RequestContext, request: FetchRequest, fetch: FetchContext) -> None:
+    def __init__(
+        self, broker: Broker, context: RequestContext, request: FetchRequest, fetch: FetchContext
+    ) -> None:
         self.broker = broker
         self.context = context
         self.request = request
@@ -208,7 +219,13 @@ class _Fetch:
         return partition
 
     def _fill(
-        self, data: PartitionData, partition: Partition, target: FetchTarget, left: int, *, whole_first_batch: bool
+        self,
+        data: PartitionData,
+        partition: Partition,
+        target: FetchTarget,
+        left: int,
+        *,
+        whole_first_batch: bool,
     ) -> None:
         log = partition.log
         if target.last_fetched_epoch >= 0:

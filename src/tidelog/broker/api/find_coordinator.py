@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
@@ -21,7 +25,9 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 REASON = "this broker coordinates neither consumer groups nor transactions; assign partitions instead of subscribing"
 
 
-def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
     known = (GROUP, TRANSACTION, SHARE) if context.version >= 6 else (GROUP, TRANSACTION)
     if request.key_type in known:
         code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, REASON

@@ -49,7 +49,8 @@ def _alter_loggers(
     try:
         if resource.resource_name != str(broker.node_id):
             raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"loggers of {resource.resource_name!r} cannot be changed at broker {broker.node_id}"
+                ErrorCode.INVALID_REQUEST,
+                f"loggers of {resource.resource_name!r} cannot be changed at broker {broker.node_id}",
             )
         loggers.alter(
             [(config.name, config.config_operation, config.value) for config in resource.configs],

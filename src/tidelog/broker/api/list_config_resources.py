@@ -31,7 +31,9 @@ LISTED = (
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    asked = [ResourceType.CLIENT_METRICS] if context.version == 0 else (request.resource_types or list(LISTED))
+    asked = (
+        [ResourceType.CLIENT_METRICS] if context.version == 0 else (request.resource_types or list(LISTED))
+    )
     if not set(asked) <= set(LISTED):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(

@@ -38,7 +38,9 @@ DEBUG_REPLICA = -2
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    asked = [
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    ]
     repeated = {key for key in asked if asked.count(key) > 1} if len(set(asked)) < len(asked) else set()
     response = ListOffsetsResponse()
     for topic in request.topics:

@@ -55,7 +55,10 @@ def _missing(broker: Broker, request: MetadataRequest, topics: list[MetadataRequ
     return [
         topic.name
         for topic in topics
-        if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in known and is_topic_name(topic.name)
+        if topic.name is not None
+        and topic.topic_id == ZERO_UUID
+        and topic.name not in known
+        and is_topic_name(topic.name)
     ]
 
 
@@ -69,7 +72,7 @@ async def _create_and_answer(
     failures: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await broker.auto_create_topic(name)
+            await broker.topics.create_with_defaults(name)
         except RequestError as error:
             failures[name] = error.code
     return _response(broker, context, request, _find_all(broker, context, request, topics, failures))
@@ -84,7 +87,9 @@ def _find_all(
 ) -> list[MetadataResponseTopic]:
     if any(topic.topic_id != ZERO_UUID for topic in topics):
         # A request by id is by id alone: names beside ids are not looked at, as in Kafka.
-        return [_find_by_id(broker, request, topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID]
+        return [
+            _find_by_id(broker, request, topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID
+        ]
     return [_find(broker, request, topic.name or "", failures) for topic in topics]
 
 
@@ -113,15 +118,19 @@ def _describe(broker: Broker, request: MetadataRequest, topic: TopicImage) -> Me
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal_topic(topic.name),
-        partitions=[_partition(broker, topic, index, partition) for index, partition in topic.partitions.items()],
+        partitions=[
+            _partition(broker, topic, index, partition) for index, partition in topic.partitions.items()
+        ],
     )
     if request.include_topic_authorized_operations:
         response.topic_authorized_operations = TOPIC_OPERATIONS
     return response
 
 
-def _partition(broker: Broker, topic: TopicImage, index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    leader = broker.live_leader(topic, index, partition)
+def _partition(
+    broker: Broker, topic: TopicImage, index: int, partition: PartitionImage
+) -> MetadataResponsePartition:
+    leader = broker.view.live_leader(topic, index, partition)
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
@@ -129,7 +138,7 @@ def _partition(broker: Broker, topic: TopicImage, index: int, partition: Partiti
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=broker.offline_replicas(topic, index, partition),
+        offline_replicas=broker.view.offline_replicas(topic, index, partition),
     )
 
 
@@ -139,7 +148,7 @@ def _response(
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.endpoints(context.connection.listener_name)
+            for node_id, host, port, rack in broker.view.endpoints(context.connection.listener_name)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,

@@ -30,7 +30,8 @@ def handle(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end_of(broker, topic.topic, asked) for asked in topic.partitions]
+                topic=topic.topic,
+                partitions=[_end_of(broker, topic.topic, asked) for asked in topic.partitions],
             )
             for topic in request.topics
         ]

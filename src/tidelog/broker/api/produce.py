@@ -93,15 +93,21 @@ def _append(
     if not ACKS_ALL <= request.acks <= ACKS_LEADER:
         raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1 (all), not {request.acks}")
     if is_internal_topic(topic):
-        raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal and written by brokers only")
+        raise RequestError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal and written by brokers only"
+        )
     partition = broker.partitions.leader_of(topic, data.index)
     if not data.records:
         raise RequestError(ErrorCode.INVALID_RECORD, f"no records for {partition!r}")
     try:
-        result = partition.append(data.records, now_ms=broker.clock.wall_ms(), produce_version=context.version)
+        result = partition.append(
+            data.records, now_ms=broker.clock.wall_ms(), produce_version=context.version
+        )
     except DiskError as error:
         broker.partitions.disk_failed(partition, error)
-        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition!r} failed") from error
+        raise RequestError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition!r} failed"
+        ) from error
     answer.base_offset = result.base_offset
     answer.log_append_time_ms = result.log_append_time_ms
     answer.log_start_offset = result.log_start_offset

@@ -1,0 +1,57 @@
+"""What clients are told about the cluster: brokers, leaders, features. Read from the metadata image, never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from tidelog.broker.partitions import PartitionTable
+from tidelog.controller.features import SUPPORTED_FEATURES
+from tidelog.controller.image import MetadataImage, PartitionImage, TopicImage
+
+
+class BrokerEndpoint(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Features(NamedTuple):
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int
+
+
+class ClusterView:
+    def __init__(self, node_id: int, image: Callable[[], MetadataImage], partitions: PartitionTable) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._partitions = partitions
+
+    def features(self) -> Features:
+        image = self._image()
+        return Features(SUPPORTED_FEATURES, image.features, image.offset)
+
+    def endpoints(self, listener_name: str) -> Iterator[BrokerEndpoint]:
+        """Every broker that clients of this listener can reach."""
+        for broker in self._image().brokers.values():
+            if not broker.fenced:
+                for endpoint in broker.endpoints:
+                    if endpoint.name == listener_name:
+                        yield BrokerEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+
+    def live_leader(self, topic: TopicImage, index: int, partition: PartitionImage) -> int:
+        """The leader, or -1 while there is none that works."""
+        if partition.leader == self._node_id and not self._partitions.is_online(topic.name, index):
+            return -1
+        return partition.leader
+
+    def offline_replicas(self, topic: TopicImage, index: int, partition: PartitionImage) -> list[int]:
+        brokers = self._image().brokers
+        offline = [
+            replica for replica in partition.replicas if replica not in brokers or brokers[replica].fenced
+        ]
+        if self._node_id in partition.replicas and not self._partitions.is_online(topic.name, index):
+            offline.append(self._node_id)
+        return offline
