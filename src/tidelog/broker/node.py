@@ -237,8 +237,11 @@ class Broker:
 
     # ---- stopping
 
-    async def stop(self) -> None:
-        """Finish what is under way, make everything durable and mark it so."""
+    async def stop(self, *, clean: bool = True) -> None:
+        """Finish what is under way, make everything durable and mark it so.
+
+        Not `clean`: only let go of everything, as a killed process would. For data that nobody will open again.
+        """
         if not self._running:
             return
         self._running = False
@@ -252,7 +255,7 @@ class Broker:
         await self.group_commit.drain()
         async with self._checkpointing:
             await asyncio.get_running_loop().run_in_executor(
-                self._executor, lambda: self.logs.close(clean=True, broker_epoch=self.broker_epoch)
+                self._executor, lambda: self.logs.close(clean=clean, broker_epoch=self.broker_epoch)
             )
         self._executor.shutdown()
 

@@ -79,9 +79,12 @@ class Cluster:
 
     def stop(self) -> None:
         """Shut down cleanly. A temporary directory stays until `close` or the end of the `with` block."""
+        self._stop(clean=True)
+
+    def _stop(self, *, clean: bool) -> None:
         runner, self._runner = self._runner, None
         if runner is not None:
-            runner.stop()
+            runner.stop(clean=clean)
 
     def restart(self) -> None:
         """Stop and start again on the same data and the same port."""
@@ -89,7 +92,8 @@ class Cluster:
         self.start()
 
     def close(self) -> None:
-        self.stop()
+        """Shut down for good, and remove a temporary directory (which is therefore not made durable first)."""
+        self._stop(clean=self._temporary is None)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
@@ -148,6 +152,7 @@ class _BrokerThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="tidelog-broker", daemon=True)
+        self._clean = True
         self.broker: Broker
         self.port = 0
 
@@ -159,8 +164,9 @@ class _BrokerThread:
             self._thread.join()
             raise self._failure
 
-    def stop(self) -> None:
+    def stop(self, *, clean: bool) -> None:
         assert self._loop is not None and self._stop is not None
+        self._clean = clean
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         if self._failure is not None:
@@ -193,7 +199,7 @@ class _BrokerThread:
             self._ready.set()
             await self._stop.wait()
         finally:
-            await broker.stop()
+            await broker.stop(clean=self._clean)
 
 
 def _text(value: Any) -> str:
