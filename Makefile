@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 # Both cores for the quick tests; the slow ones want the machine to themselves.
 WORKERS ?= 2
-EVERY_DAY := not interop and not long
+EVERY_DAY := not interop
 
 .PHONY: help install run test lint fmt bench sim fuzz interop crash clients docs constraints clean
 
@@ -42,7 +42,7 @@ run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
 	@$(VENV)/bin/tidelog start
 
 test: lint ## lint, types and every test that needs no other registry
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not slow and $(EVERY_DAY)"
+	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
 	$(PYTEST) -m "slow and $(EVERY_DAY)" --timeout 600
 
 lint: install ## ruff, mypy --strict, import contracts
@@ -59,19 +59,19 @@ fmt: install ## format and fix what can be fixed
 bench: install ## measure beside Apache Kafka on this machine (BENCH="--quick" for two minutes)
 	$(PY) -m bench.run $(BENCH)
 
-sim: install ## storage on the simulated disk, many more examples than make test takes
-	$(PYTEST) tests/storage tests/testing --hypothesis-profile long --timeout 3600
+sim: install ## storage and metadata on the simulated disk, with EFFORT=20 times the examples of make test
+	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication -n $(WORKERS) --timeout 3600
 
-fuzz: install ## decoders and record batches against many more generated inputs
-	$(PYTEST) tests/wire tests/records --hypothesis-profile long --timeout 3600
+fuzz: install ## decoders and record batches, with EFFORT=50 times the inputs of make test
+	TIDELOG_TEST_EFFORT=$(or $(EFFORT),50) $(PYTEST) tests/wire tests/records -n $(WORKERS) --timeout 3600
 
 interop: install ## Kafka's own tools and clients of other languages, where their registries are reachable
-	$(PYTEST) tests/interop -m interop -rs --timeout 600
+	$(PYTEST) -m interop -rs --timeout 600
 
 crash: install ## kill -9 under load, 50 times (CYCLES=n)
 	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),50) $(PYTEST) tests/crash --timeout 3600
 
-clients: install ## one million records through every Python client and kcat
+clients: install ## every client library against the broker, nothing else
 	$(PYTEST) tests/clients --timeout 1800
 
 docs: install ## regenerate the reference pages that come from tables in the code

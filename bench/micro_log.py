@@ -28,7 +28,9 @@ NOW_MS = 1_700_000_000_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=256, help="MiB in the segment (default 256)")
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--dir", default=None, help="where to work (default: a temporary directory)")
@@ -41,7 +43,9 @@ def main() -> None:
 
 
 def run(root: str, size: int, value_bytes: int) -> None:
-    log = open_log(PosixDisk(), f"{root}/bench-0", "bench", 0, config=LogConfig(segment_bytes=2 << 30), now_ms=NOW_MS)
+    log = open_log(
+        PosixDisk(), f"{root}/bench-0", "bench", 0, config=LogConfig(segment_bytes=2 << 30), now_ms=NOW_MS
+    )
     plain, bare = time_appends(log, size, value_bytes, root)
     print(f"{log.log_end_offset} batches, {log.size_bytes >> 20} MiB, value {value_bytes} bytes")
     report("append, one record", plain)
@@ -59,7 +63,14 @@ def run(root: str, size: int, value_bytes: int) -> None:
     log.close_cleanly()
     end = log.log_end_offset
     clean = open_log(
-        PosixDisk(), f"{root}/bench-0", "bench", 0, config=log.config, now_ms=NOW_MS, clean=True, recovery_point=end
+        PosixDisk(),
+        f"{root}/bench-0",
+        "bench",
+        0,
+        config=log.config,
+        now_ms=NOW_MS,
+        clean=True,
+        recovery_point=end,
     )
     report("clean close and open", time.perf_counter() - started)
     started = time.perf_counter()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tidelog.wire.error_codes import ErrorCode
 
 
+MESSAGE_CHARACTERS_MAX = 2000
+
+
 class TidelogError(Exception):
     """Base of every error that Tidelog raises on purpose."""
 
@@ -25,9 +28,13 @@ class ProtocolError(TidelogError):
 
 
 class RequestError(TidelogError):
-    """A request that is refused, with the code that says why to the client."""
+    """A request that is refused, with the code that says why to the client.
+
+    Messages quote what the client sent, which may be long, and must fit into a string of an old protocol version.
+    """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        message = message if len(message) <= MESSAGE_CHARACTERS_MAX else message[:MESSAGE_CHARACTERS_MAX] + "…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message or code.name

@@ -8,37 +8,35 @@ Apache Kafka 4.3.1. Tests that look inside the broker use `launch` and are skipp
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import socket
 import struct
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 import pytest
 
 from tidelog.broker.apis import APIS
 from tidelog.records.builder import BatchBuilder
-from tidelog.wire import messages as _messages_package
 from tidelog.wire.api import spec
+from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.headers import RequestHeader, decode_response, encode_request
 from tidelog.wire.messages import create_topics, fetch, list_offsets, metadata, produce
-from tidelog.wire.types import ZERO_UUID
 
-__all__ = ["Topic", "Wire", "batch", "keys_of"]
-
-NOW_MS = 1_700_000_000_000
+NOW_MS = time.time_ns() // 1_000_000
 ANSWER_SECONDS_MAX = 20.0
 _KEYS = {spec(key).request_class: int(key) for key in APIS}
-assert isinstance(_messages_package, ModuleType)
 
 
-def keys_of(request: Any) -> int:
-    return _KEYS[type(request)]
+def code(answer: Any) -> str:
+    """The name of an answer's error."""
+    return ErrorCode(answer.error_code).name
 
 
 def batch(*values: bytes, timestamp: int = NOW_MS, **settings: Any) -> bytes:
@@ -146,19 +144,29 @@ class Wire:
         )
         (result,) = self.ask(create_topics.CreateTopicsRequest(topics=[asked], timeout_ms=10_000)).topics
         assert result.error_code == 0, result
-        self.wait_until_led(name, partitions)
+        self._wait_until_led(name, partitions)
         return Topic(name, result.topic_id)
 
-    def wait_until_led(self, name: str, partitions: int) -> None:
-        """Kafka answers CreateTopics before its partitions have a leader everywhere. Ours needs no second look."""
-        request = metadata.MetadataRequest(
-            topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+    def _wait_until_led(self, name: str, partitions: int) -> None:
+        """Kafka answers CreateTopics before its partitions have a leader. Ours needs no second look."""
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                list_offsets.ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        list_offsets.ListOffsetsPartition(partition_index=index, timestamp=-1)
+                        for index in range(partitions)
+                    ],
+                )
+            ]
         )
-        for _ in range(100):
-            (found,) = self.ask(request).topics
-            if len(found.partitions) == partitions and all(p.leader_id >= 0 for p in found.partitions):
+        for _ in range(200):
+            answers = self.ask(request).topics[0].partitions
+            if not any(answer.error_code for answer in answers):
                 return
-        raise AssertionError(f"{name} has no leaders: {found}")
+            time.sleep(0.02)
+        raise AssertionError(f"{name} has no leaders: {answers}")
 
     def metadata(self, *names: str, version: int | None = None, create: bool = False) -> Any:
         topics = [metadata.MetadataRequestTopic(name=name) for name in names]
@@ -229,7 +237,7 @@ class Wire:
     def offset_at(self, topic: Topic, timestamp: int, *, partition: int = 0, version: int | None = None) -> Any:
         asked = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = list_offsets.ListOffsetsRequest(
-            topics=[list_offsets.ListOffsetsTopic(name=topic.name, partitions=[asked])]
+            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic.name, partitions=[asked])]
         )
         return self.ask(request, version).topics[0].partitions[0]
 
@@ -320,8 +328,7 @@ class OwnBroker:
             self.port = self.broker.listeners[0].port
             ready.set()
             await self._stop.wait()
-            if self._clean:
-                await self.broker.stop()
+            await self.broker.stop(clean=self._clean)
 
         def run() -> None:
             try:
@@ -351,7 +358,9 @@ class OwnBroker:
             failure, self._failure = self._failure, None
             raise failure
 
-    def restart(self) -> None:
+    def restart(self, *, clean: bool = True) -> None:
+        """Not clean: the next start finds what a killed process would have left."""
+        self._clean = clean
         self.stop()
         self.start()
 
@@ -392,5 +401,74 @@ def launch(tmp_path: Path, foreign: bool) -> Iterator[Callable[..., OwnBroker]]:
         broker.stop()
 
 
-def no_id(topic: Topic) -> Topic:
-    return Topic(topic.name, ZERO_UUID)
+# ---- disks that fail
+
+
+class FaultyDisk:
+    """The real disk, with faults on demand.
+
+    `fails` is asked before every write, read and sync, with the operation and the path. A sync of a path that `holds` waits until
+    `release`. `synced` lists the paths of all syncs that were begun.
+    """
+
+    def __init__(self) -> None:
+        from tidelog.storage.posix_disk import PosixDisk
+
+        self._disk = PosixDisk()
+        self.fails: Callable[[str, str], bool] = lambda operation, path: False
+        self.holds: Callable[[str], bool] = lambda path: False
+        self.synced: list[str] = []
+        self._released = threading.Event()
+
+    def release(self) -> None:
+        self.holds = lambda path: False
+        self._released.set()
+
+    def check(self, operation: str, path: str) -> None:
+        from tidelog.storage.disk import DiskError
+
+        if self.fails(operation, path):
+            raise DiskError(operation, path, OSError(errno.EIO, "made to fail"))
+
+    def wait(self, path: str) -> None:
+        if self.holds(path):
+            assert self._released.wait(30), "nobody released the disk"
+
+    def open(self, path: str, /, *, create: bool = False) -> Any:
+        self.check("open", path)
+        return _FaultyFile(self, self._disk.open(path, create=create))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+class _FaultyFile:
+    def __init__(self, disk: FaultyDisk, file: Any) -> None:
+        self._disk = disk
+        self._file = file
+
+    def sync(self) -> None:
+        self._disk.synced.append(self._file.path)
+        self._disk.wait(self._file.path)
+        self._disk.check("sync", self._file.path)
+        self._file.sync()
+
+    def write_at(self, buffers: Any, position: int, /) -> int:
+        self._disk.check("write", self._file.path)
+        written: int = self._file.write_at(buffers, position)
+        return written
+
+    def read_at(self, count: int, position: int, /) -> bytes:
+        self._disk.check("read", self._file.path)
+        data: bytes = self._file.read_at(count, position)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    disk = FaultyDisk()
+    yield disk
+    disk.release()

@@ -14,6 +14,8 @@ from tools.peers.raw import RawConnection
 
 QUEUE_MAX = 2000  # records on their way at any time; bounds what a crash can leave undecided
 READ_SECONDS_MAX = 60.0
+BURST = 20
+PAUSE_SECONDS = 0.004
 PADDING = b"." * 200
 
 
@@ -75,7 +77,8 @@ class Load:
                 self.sent += 1
             except BufferError:
                 self._producer.poll(0.01)
-            self._producer.poll(0)
+            # A few thousand records a second: the log stays short enough to be read again and again.
+            self._producer.poll(PAUSE_SECONDS if number % BURST == 0 else 0)
 
     def _delivered(self, number: int, error: KafkaError | None, message: Any) -> None:
         if error is None:

@@ -16,6 +16,7 @@ from tests.storage.log_world import (
     NOW_MS,
     SMALL,
     Model,
+    Stored,
     append,
     check_order,
     make_batch,
@@ -23,6 +24,7 @@ from tests.storage.log_world import (
     producers_of,
     read_all,
 )
+from tidelog.records.batch import read_header
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.testing.sim.disk import SimDisk
@@ -126,10 +128,9 @@ class History:
         durable_start = max([0, *(offset for at, offset in self.starts if at <= operations)])
         assert log.log_start_offset >= durable_start, "deleted records are back"
         found = read_all(log)
+        self._check_epochs_and_times(log, found)
         assert self._is_known(operations, log, found), f"{found} is no prefix of what was appended"
-        if (
-            log.log_start_offset <= promised
-        ):  # what was deleted before it was ever synced is promised to nobody
+        if log.log_start_offset <= promised:  # what was never synced is promised to nobody
             self._check_producers(operations, log)
         if and_go_on:
             self._check_goes_on(log, disk)
@@ -140,11 +141,27 @@ class History:
         later = [model for at, model in self.models if at > operations]
         return [model for _, model in known[-2:]] + later[:1]
 
-    def _is_known(self, operations: int, log: Log, found: list[object]) -> bool:
+    def _is_known(self, operations: int, log: Log, found: list[Stored]) -> bool:
         return any(
             found == model.visible(log.log_start_offset, log.log_end_offset)
             for model in self._candidates(operations)
         )
+
+    def _check_epochs_and_times(self, log: Log, found: list[Stored]) -> None:
+        """Derived state agrees with the batches, also below the recovery point, where nothing was scanned."""
+        for batch in found:
+            assert (
+                log.epochs.epoch_for_offset(max(batch.base_offset, log.log_start_offset))
+                == batch.leader_epoch
+            )
+        times = {batch.base_offset: read_header(bytes(16) + batch.payload).max_timestamp for batch in found}
+        for offset, time in times.items():
+            assert log.offset_for_timestamp(time) == (time, offset, log.epochs.epoch_for_offset(offset))
+        for segment, end in zip(
+            log.segments, [*(s.base_offset for s in log.segments[1:]), log.log_end_offset], strict=True
+        ):
+            inside = [time for offset, time in times.items() if segment.base_offset <= offset < end]
+            assert segment.max_timestamp >= max(inside, default=-1), "retention would delete it too early"
 
     def _check_producers(self, operations: int, log: Log) -> None:
         expected = []
@@ -209,7 +226,7 @@ def roll_then_flush(history: History) -> None:
 
 
 def roll_while_a_flush_runs(history: History) -> None:
-    history.append(2)
+    history.append(4)  # enough for the time index to have more than the entry it gets when it is sealed
     ticket = history.log.begin_flush()
     assert ticket is not None
     history.log.roll(NOW_MS)
@@ -224,9 +241,11 @@ def new_epochs(history: History) -> None:
     history.append(2, epoch=1)
     history.flush()
     history.append(1, epoch=2)
+    history.log.roll(NOW_MS)
     history.append(1, epoch=3)
     history.flush()
     history.checkpoint()
+    history.append(1, epoch=4)
 
 
 def retention(history: History) -> None:
@@ -313,9 +332,23 @@ def start_anew_elsewhere(history: History) -> None:
     history.flush()
 
 
+def start_anew_after_retention(history: History) -> None:
+    history.append(2)
+    history.log.roll(NOW_MS)
+    history.append(1)
+    history.flush()
+    history.commit()
+    history.log.advance_log_start_offset(2)
+    assert history.log.apply_retention(NOW_MS).segments == 1
+    history.restart(3)
+    history.append(1, epoch=1)
+    history.flush()
+
+
 HISTORIES: list[Callable[[History], None]] = [
     append_and_flush, roll, roll_then_flush, roll_while_a_flush_runs, new_epochs, retention, retention_takes_everything,
     delete_records, truncate_inside_a_segment, truncate_over_segments, truncate_what_was_never_synced, start_anew_elsewhere,
+    start_anew_after_retention,
 ]  # fmt: skip
 
 

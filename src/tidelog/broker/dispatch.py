@@ -72,10 +72,20 @@ class RequestContext:
         return Pending(self.connection)
 
     def answer(self, pending: Pending, response: Any) -> None:
-        pending.complete(self.encode(response))
+        try:
+            parts = self.encode(response)
+        except ProtocolError as error:
+            logger.error("bug: closing connection from %r: %s", self.connection, error)
+            self.connection.close()
+        else:
+            pending.complete(parts)
 
     def encode(self, response: Any) -> Sequence[Part]:
-        return encode_response(self.api_key, self.version, self.correlation_id, response)
+        """ProtocolError for an answer that its version cannot carry: the client must not wait for it in vain."""
+        try:
+            return encode_response(self.api_key, self.version, self.correlation_id, response)
+        except ValueError as error:
+            raise ProtocolError(f"the answer does not fit: {error}") from error
 
 
 class ApiDispatcher:

@@ -57,6 +57,9 @@ class Housekeeping:
         deleted = broker.logs.tick(now_ms)
         if deleted:
             logger.info("retention let %d segments go", deleted)
+        for path, error in broker.logs.offline_dirs.items():
+            # Retention met the failure: clients of the directory's partitions must hear of it, too.
+            broker.partitions.dir_failed(path, error)
         for partition in broker.partitions.all():
             if partition.stopped_with is None and (partition.log.unsynced or partition.log.flush_due(now_ms)):
                 # A sealed segment is synced soon after it rolls, whatever the durability: recovery then reads little.

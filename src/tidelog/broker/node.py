@@ -100,9 +100,12 @@ class Broker:
         )
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         try:
-            self._open_storage()
+            await self._open_storage()
             self._bind()
             await self._open_metadata()
+            # What recovery found is made durable before the first question, so that no client ever sees a high
+            # watermark below one that was told before the crash (I49).
+            await self.group_commit.drain()
         except BaseException:
             self._abandon()
             raise
@@ -112,7 +115,8 @@ class Broker:
             listener.start()
         self._running = True
 
-    def _open_storage(self) -> None:
+    async def _open_storage(self) -> None:
+        loop = asyncio.get_running_loop()
         self.logs = LogManager(
             self.disk,
             self.clock,
@@ -122,7 +126,7 @@ class Broker:
             retention_check_interval_ms=self.config.int("log.retention.check.interval.ms"),
         )
         try:
-            self.logs.open(progress=_report_recovery)
+            await loop.run_in_executor(self._executor, lambda: self.logs.open(progress=_report_recovery))
         except LogDirError as error:
             raise StartError(str(error)) from error
         except (DiskError, OSError) as error:
@@ -134,7 +138,7 @@ class Broker:
         for (topic, index), failure in self.logs.failed_logs.items():
             logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
         self.group_commit = GroupCommit(
-            asyncio.get_running_loop(),
+            loop,
             self._executor,
             lambda partition, error: self.partitions.disk_failed(partition, error),
         )
@@ -233,6 +237,7 @@ class Broker:
 
     def _metadata_failed(self, error: DiskError) -> None:
         logger.critical("the metadata log cannot be written, the broker stops: %s", error)
+        self.partitions.dir_failed(self.partitions.log_dir_containing(error.path), error)
         self.failed.set()
 
     # ---- stopping

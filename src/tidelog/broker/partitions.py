@@ -15,6 +15,7 @@ from tidelog.replication.partition import FlushQueue, Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
 from tidelog.storage.log import Log
+from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.types import ZERO_UUID
@@ -39,6 +40,8 @@ class PartitionTable:
         self._policy_of = policy_of
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
+        # Partitions of the metadata that could not be opened: clients hear of a failing disk, not of a missing topic.
+        self._offline: dict[str, set[int]] = {}
 
     def all(self) -> list[Partition]:
         return [partition for partitions in self._by_topic.values() for partition in partitions.values()]
@@ -48,6 +51,10 @@ class PartitionTable:
         partitions = self._by_topic.get(topic)
         partition = partitions.get(index) if partitions is not None else None
         if partition is None:
+            if index in self._offline.get(topic, ()):
+                raise RequestError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline; the broker's log says why"
+                )
             raise RequestError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not host {topic}-{index}"
             )
@@ -69,12 +76,16 @@ class PartitionTable:
             known.lead_in_epoch(leader_epoch)
             return known
         self._names[topic_id] = topic
+        self._offline.setdefault(topic, set()).add(index)  # until it is open
         policy = self._policy_of(topic)
         log = self._existing_log(topic, index, topic_id)
         if log is None:
             if not is_new:
                 self._check_may_be_missing(topic, index)
-            log = self._logs.create(topic, index, topic_id, policy.log)
+            try:
+                log = self._logs.create(topic, index, topic_id, policy.log)
+            except LogDirError as error:
+                raise OfflinePartitionError(f"{topic}-{index} cannot be created: {error}") from error
         else:
             log.update_config(policy.log)
         partition = Partition(
@@ -88,6 +99,7 @@ class PartitionTable:
             flush_queue=self._flush_queue,
         )
         self._by_topic.setdefault(topic, {})[index] = partition
+        self._offline[topic].discard(index)
         partition.begin_leading()
         return partition
 
@@ -123,9 +135,10 @@ class PartitionTable:
                 )  # fmt: skip
                 self._logs.set_aside(topic, index)
 
-    def remove_topic(self, topic: str) -> None:
+    def remove_topic(self, topic: str, topic_id: bytes) -> None:
+        self._names.pop(topic_id, None)
+        self._offline.pop(topic, None)
         for partition in self._by_topic.pop(topic, {}).values():
-            self._names.pop(partition.topic_id, None)
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if (topic, partition.index) in self._logs.logs:
                 try:
@@ -160,12 +173,15 @@ class PartitionTable:
     def disk_failed(self, partition: Partition, error: DiskError) -> None:
         self.dir_failed(log_dir_of(partition), error)
 
-    def dir_failed(self, path: str, error: DiskError) -> None:
+    def dir_failed(self, path: str, error: Exception) -> None:
         """The directory goes offline with all its partitions; the others go on (I7)."""
-        affected = [partition for partition in self.all() if log_dir_of(partition) == path]
-        if path not in self._logs.offline_dirs:
+        affected = [
+            partition
+            for partition in self.all()
+            if partition.stopped_with is None and log_dir_of(partition) == path
+        ]
+        if affected or path not in self._logs.offline_dirs:
             logger.error("log directory %s goes offline with %d partitions: %s", path, len(affected), error)
             self._logs.fail_dir(path, error)
         for partition in affected:
-            if partition.stopped_with is None:
-                partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
+            partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -49,7 +49,7 @@ class MetadataPublisher:
             return
         partitions = self._broker.partitions
         for gone in delta.topics.deleted:
-            partitions.remove_topic(gone.name)
+            partitions.remove_topic(gone.name, gone.topic_id)
         for topic_id, changed in delta.topics.changed_partitions().items():
             topic = image.topics_by_id[topic_id]
             for count, (index, partition) in enumerate(changed.items(), 1):

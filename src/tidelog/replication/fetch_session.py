@@ -31,7 +31,10 @@ INT32_MAX = 2**31 - 1
 
 
 class PartitionKey(NamedTuple):
-    """A partition as its session knows it. Requests before version 13 name topics, later ones give their id."""
+    """A partition as its session knows it: by topic name before version 13, by topic id (and an empty name) from then on.
+
+    An id stays a key when its topic is deleted and has no name any more, so that a reader can still forget it.
+    """
 
     topic: str
     topic_id: bytes
@@ -48,6 +51,8 @@ class FetchTarget:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    name: str = ""
+    """The topic's name as far as it is known. A session keeps it when the topic is gone."""
 
 
 @dataclass(slots=True)
@@ -77,6 +82,7 @@ class FetchSession:
             if known is None:
                 self.partitions[target.key] = _Remembered(target)
             else:
+                target.name = target.name or known.target.name
                 known.target = target
         for key in forgotten:
             self.partitions.pop(key, None)

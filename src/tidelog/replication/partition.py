@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from tidelog.errors import RequestError
+from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.validation import BatchRules, validate_for_append
 from tidelog.storage.disk import Buffer
 from tidelog.storage.log import AppendResult, FlushTicket, Log
@@ -92,6 +93,11 @@ class Partition:
         if self.stopped_with is not None:
             raise RequestError(self.stopped_with, f"{self!r} is not served by this broker any more")
         validated = validate_for_append(records, self.rules, now_ms, produce_version=produce_version)
+        if validated.header[5] & TRANSACTIONAL_FLAG:
+            # Nothing could ever end the transaction that this batch would open, and readers would wait for its end (I44).
+            raise RequestError(
+                ErrorCode.INVALID_TXN_STATE, f"{self!r} takes no transactional records: no transaction is open"
+            )
         result = self.log.append_as_leader(
             validated.batch, validated.header, leader_epoch=self.leader_epoch, now_ms=now_ms
         )
@@ -176,6 +182,8 @@ class Partition:
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start up to `before_offset` (-1: the high watermark); returns the new log start."""
+        if self.stopped_with is not None:
+            raise RequestError(self.stopped_with, f"{self!r} is not served by this broker any more")
         high_watermark = self.log.high_watermark
         target = high_watermark if before_offset == -1 else before_offset
         if not 0 <= target <= high_watermark:

@@ -7,8 +7,8 @@ and leader epochs. One writer, no locks: everything happens on the loop's thread
 It never decides what is committed: the caller moves the high watermark. It never removes data by itself: retention does, and
 never at or above the high watermark (I8). A `DiskError` that leaves it means that its log directory must go offline (I7).
 
-Logs are made by `recovery.open_log`. Reading is in `log_read`, time lookups in `log_lookup`, deletion in `retention`, cutting the end in
-`truncation`.
+Logs are made by `recovery.open_log`. What a follower appends is checked in `log_append`; reading is in `log_read`, time lookups in
+`log_lookup`, what to sync in `log_flush`, deletion in `retention`, cutting the end in `truncation`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidelog.errors import CorruptDataError, RequestError
+from tidelog.errors import RequestError
 from tidelog.ports import Rng
 from tidelog.records.batch import (
     CONTROL_FLAG,
@@ -25,15 +25,22 @@ from tidelog.records.batch import (
     PATCHED_PREFIX_SIZE,
     TIMESTAMP_TYPE_FLAG,
     BatchHeader,
-    crc_matches,
-    iter_headers,
     patched_prefix,
 )
-from tidelog.storage import checkpoints, files, log_lookup, log_read, replay, retention, truncation
-from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage import (
+    checkpoints,
+    files,
+    log_append,
+    log_lookup,
+    log_read,
+    replay,
+    retention,
+    truncation,
+)
+from tidelog.storage.disk import Buffer, Disk
 from tidelog.storage.epoch_cache import LeaderEpochCache
 from tidelog.storage.log_config import LogConfig
-from tidelog.storage.log_flush import FlushTicket
+from tidelog.storage.log_flush import FlushTicket, Unsynced
 from tidelog.storage.log_read import LogRead, Positions
 from tidelog.storage.producer_snapshot import write_snapshot
 from tidelog.storage.producer_state import ProducerState
@@ -60,11 +67,11 @@ class AppendResult(NamedTuple):
 
 class Log:
     __slots__ = (
-        "_bases", "_dirty_files", "_disk", "_epoch_file", "_flush_ticket", "_high_watermark_place", "_latest_epoch",
-        "_new_names", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes", "_unflushed_since_ms", "active", "config",
-        "deferred_deletes", "directory", "doomed", "epochs", "high_watermark", "log_end_offset",
-        "log_start_offset", "name", "partition", "positions", "producers", "recovery", "recovery_point", "segments",
-        "topic", "topic_id", "truncation_count", "truncation_limited", "unsynced",
+        "_bases", "_high_watermark_place", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes",
+        "_unflushed_since_ms", "active", "config", "deferred_deletes", "directory", "disk", "doomed", "epochs", "flush_ticket",
+        "high_watermark", "log_end_offset", "log_start_offset", "name", "partition", "positions",
+        "producers", "recovery", "recovery_point", "segments", "topic", "topic_id", "truncation_count", "truncation_limited",
+        "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +94,7 @@ class Log:
         producers: ProducerState,
         recovery: RecoveryReport,
     ) -> None:
-        self._disk = disk
+        self.disk = disk
         self._rng = rng
         self.directory = directory
         self.topic = topic
@@ -108,13 +115,8 @@ class Log:
         self.producers.high_watermark_moved(self.high_watermark)
         self.positions = Positions()
         self._high_watermark_place: tuple[Segment, int] | None = None
-        self._latest_epoch = -1 if epochs.latest_epoch is None else epochs.latest_epoch
-        self._epoch_file: File | None = None
-        # What the next flush must make durable besides the active segment's log.
-        self.unsynced = list(unsynced)  # sealed segments, oldest first
-        self._dirty_files: list[File] = []
-        self._new_names = False
-        self._flush_ticket: FlushTicket | None = None
+        self.unsynced = Unsynced(unsynced)
+        self.flush_ticket: FlushTicket | None = None
         self._unflushed_since_ms: int | None = None
         # Segments that no reader sees any more but whose files wait until the log start is durable, then until they are due.
         self.doomed: list[Segment] = []
@@ -122,14 +124,10 @@ class Log:
         self.truncation_count = 0
         self.truncation_limited = False
         self._segment_bytes = config.segment_bytes
-        self._set_roll_deadline()
+        self.set_roll_deadline()
 
     def __repr__(self) -> str:
         return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
-
-    @property
-    def disk(self) -> Disk:
-        return self._disk
 
     @property
     def size_bytes(self) -> int:
@@ -178,8 +176,8 @@ class Log:
                     f"a batch of {size} bytes does not fit into a segment of {self.name}: segment.bytes is"
                     f" {self._segment_bytes}",
                 )
-            segment = self._roll_for(last_offset, now_ms)
-        if leader_epoch != self._latest_epoch:
+            segment = self.roll_for(last_offset, now_ms)
+        if leader_epoch != self.epochs.latest_epoch:
             self.start_epoch(leader_epoch)
         position = segment.append(
             (patched_prefix(first_offset, header[1], leader_epoch), memoryview(batch)[PATCHED_PREFIX_SIZE:]),
@@ -188,11 +186,11 @@ class Log:
             max_timestamp,
         )
         if position == 0:
-            self._set_roll_deadline()
+            self.set_roll_deadline()
         self.log_end_offset = last_offset + 1
         if producer_id >= 0:
             if attributes & CONTROL_FLAG:
-                self._apply_marker(batch, 0, header, first_offset)
+                self.apply_marker(batch, 0, header, first_offset)
             else:
                 self.producers.append(header, first_offset, last_offset)
         append_time = max_timestamp if attributes & TIMESTAMP_TYPE_FLAG else -1
@@ -203,37 +201,12 @@ class Log:
 
         CorruptDataError, and nothing appended, when a CRC fails or an offset is not above what is here (M27).
         """
-        batches = list(iter_headers(records))
-        next_offset = self.log_end_offset
-        for position, header in batches:
-            if not crc_matches(records, position, header):
-                raise CorruptDataError(
-                    f"the leader's batch at offset {header.base_offset} of {self.name} fails its CRC"
-                )
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise CorruptDataError(
-                    f"the leader's batch at offset {header.base_offset} of {self.name} does not follow"
-                    f" offset {next_offset - 1}"
-                )
-            next_offset = header.next_offset
-        view = memoryview(records)
-        run: list[BatchHeader] = []
-        run_start = run_size = 0
-        for position, header in batches:
-            if run and self._must_roll(run_size, header, now_ms):
-                self._append_run(view[run_start : run_start + run_size], run_start, run, records)
-                run, run_start, run_size = [], position, 0
-            if not run and self._must_roll(0, header, now_ms):
-                self._roll_for(header.last_offset, now_ms)
-            run.append(header)
-            run_size += header.size
-        if run:
-            self._append_run(view[run_start : run_start + run_size], run_start, run, records)
-        return len(batches)
+        return log_append.append_as_follower(self, records, now_ms)
 
-    def _must_roll(self, pending: int, header: BatchHeader, now_ms: int) -> bool:
+    def must_roll(self, header: BatchHeader, now_ms: int, *, pending_bytes: int = 0) -> bool:
+        """Whether a batch needs a new segment, with `pending_bytes` about to be written before it."""
         segment = self.active
-        filled = segment.size + pending
+        filled = segment.size + pending_bytes
         return (
             (filled > 0 and filled + header.size > self._segment_bytes)
             or header.max_timestamp > self._roll_after_timestamp
@@ -242,64 +215,19 @@ class Log:
             or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         )
 
-    def _append_run(self, run: Buffer, run_start: int, headers: list[BatchHeader], records: Buffer) -> None:
-        was_empty = self.active.size == 0
-        for header in headers:
-            epoch = header.partition_leader_epoch
-            if epoch >= 0 and epoch != self._latest_epoch:
-                self.epochs.assign(epoch, header.base_offset)
-                self._latest_epoch = epoch
-        if self.epochs.dirty:
-            self.store_epochs()
-        self.active.append_run(run, headers)
-        if was_empty:
-            self._set_roll_deadline()
-        self.log_end_offset = headers[-1].next_offset
-        position = run_start
-        for header in headers:
-            if header.producer_id >= 0:
-                if header.is_control:
-                    self._apply_marker(records, position, header, header.base_offset)
-                else:
-                    self.producers.append(header, header.base_offset, header.last_offset)
-            position += header.size
-
-    def _apply_marker(self, batch: Buffer, position: int, header: BatchHeader, offset: int) -> None:
+    def apply_marker(self, batch: Buffer, position: int, header: BatchHeader, offset: int) -> None:
         aborted = replay.apply_marker(self.producers, batch, position, header, offset)
         if aborted is not None and self.active.txn_index.append(aborted):
-            self._new_names = True
+            self.unsynced.new_names = True
 
     def start_epoch(self, leader_epoch: int) -> None:
         """This log's leader is now in `leader_epoch`: its records begin at the log's end (KIP-279 wants this before any is there)."""
         self.epochs.assign(leader_epoch, self.log_end_offset)
         if self.epochs.dirty:
             self.store_epochs()
-        self._latest_epoch = -1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch
 
     def store_epochs(self) -> None:
-        """Write the leader epoch checkpoint; the next flush makes it durable, before the recovery point passes the epoch.
-
-        A crash before that leaves an old, new or broken file: recovery finds epochs above the recovery point in the batches,
-        and a broken file makes it read them all.
-        """
-        path = files.join(self.directory, files.LEADER_EPOCH_CHECKPOINT)
-        temporary = path + ".tmp"
-        self._disk.remove(temporary)
-        file = self._disk.open(temporary, create=True)
-        file.write_at((checkpoints.encode_epochs(self.epochs.checkpoint_entries()),), 0)
-        self._disk.rename(temporary, path)
-        file.moved_to(path)
-        if self._epoch_file is not None:
-            self._epoch_file.close()
-        self._epoch_file = file
-        self._new_names = True
-        self.epochs.dirty = False
-
-    def drop_epoch_file(self) -> None:
-        """For `truncation`, which has its own way of writing the checkpoint."""
-        if self._epoch_file is not None:
-            self._epoch_file.close()
-            self._epoch_file = None
+        self.unsynced.store_epochs(self.disk, self.directory, self.epochs)
 
     # ---- segments
 
@@ -313,31 +241,30 @@ class Log:
         base = self.log_end_offset if base_offset is None else base_offset
         if active.size == 0 and active.base_offset == base:
             active.created_ms = now_ms
-            self._set_roll_deadline()
+            self.set_roll_deadline()
             return active
         active.seal()
         # Recovery replays the last segment from here. In the snapshot's name is the log's end: what it reflects.
         snapshot = files.snapshot_path(self.directory, base)
-        self._dirty_files.append(write_snapshot(self._disk, snapshot, self.producers))
-        segment = Segment.create(self._disk, self.directory, base, self.config, now_ms=now_ms)
+        self.unsynced.add(write_snapshot(self.disk, snapshot, self.producers))
+        segment = Segment.create(self.disk, self.directory, base, self.config, now_ms=now_ms)
         if self._rng is not None and self.config.segment_jitter_ms > 0:
             segment.jitter_ms = self._rng.randrange(
                 min(self.config.segment_jitter_ms, self.config.segment_ms) or 1
             )
-        self.unsynced.append(active)
-        self._new_names = True
+        self.unsynced.segments.append(active)
         self.segments.append(segment)
         self._bases.append(base)
         self.active = segment
         self.positions.remember(self.log_end_offset, segment, 0)  # readers who wait at the end go on here
-        self._set_roll_deadline()
+        self.set_roll_deadline()
         return segment
 
-    def _roll_for(self, last_offset: int, now_ms: int) -> Segment:
+    def roll_for(self, last_offset: int, now_ms: int) -> Segment:
         """A new segment that can hold `last_offset`: at the log's end unless a gap of more than 2**31 lies before the batch."""
         return self.roll(now_ms, base_offset=max(self.log_end_offset, last_offset - MAX_RELATIVE_OFFSET))
 
-    def _set_roll_deadline(self) -> None:
+    def set_roll_deadline(self) -> None:
         """`segment.ms` counts in record time from the first batch; in wall time only where records have no timestamps."""
         segment = self.active
         self._roll_after_timestamp = self._roll_after_ms = _NEVER
@@ -356,7 +283,7 @@ class Log:
         self.active = self.segments[-1]
         self.positions.clear()
         self._high_watermark_place = None
-        self._set_roll_deadline()
+        self.set_roll_deadline()
 
     # ---- reading
 
@@ -415,17 +342,12 @@ class Log:
 
     @property
     def flushing(self) -> bool:
-        return self._flush_ticket is not None
+        return self.flush_ticket is not None
 
     @property
     def dirty(self) -> bool:
         """Something is here that a power loss could take."""
-        return (
-            self.log_end_offset > self.recovery_point
-            or bool(self.unsynced)
-            or bool(self._dirty_files)
-            or self._new_names
-        )
+        return self.log_end_offset > self.recovery_point or self.unsynced.anything
 
     def flush_due(self, now_ms: int) -> bool:
         """A flush is wanted whatever the durability of the broker: a segment was sealed, or `flush.messages` or `flush.ms` say so."""
@@ -442,45 +364,33 @@ class Log:
 
     def begin_flush(self) -> FlushTicket | None:
         """A ticket for everything not durable yet, or None if there is nothing. One at a time."""
-        if self._flush_ticket is not None:
+        if self.flush_ticket is not None:
             raise RuntimeError(f"a flush of {self.name} is under way; finish it first")
         if not self.dirty:
             return None
-        to_sync = [file for segment in self.unsynced for file in segment.all_files()]
-        if self.log_end_offset > max(self.recovery_point, self.active.base_offset) or self._new_names:
-            to_sync.append(self.active.file)
-        to_sync.extend(self._dirty_files)
-        if self._epoch_file is not None:
-            to_sync.append(self._epoch_file)
-            self._dirty_files.append(self._epoch_file)
-            self._epoch_file = None
-        ticket = FlushTicket(
-            self._disk,
+        self.flush_ticket = self.unsynced.take(
+            self.disk,
             self.directory,
-            files=to_sync,
-            sync_dir=self._new_names,
-            segment=self.active,
-            temporary=self._dirty_files,
+            self.active,
+            active_is_dirty=self.log_end_offset > max(self.recovery_point, self.active.base_offset),
             end_offset=self.log_end_offset,
         )
-        self.unsynced, self._dirty_files, self._new_names = [], [], False
-        self._flush_ticket = ticket
-        return ticket
+        return self.flush_ticket
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """The ticket ran without an error: everything below its end offset is durable."""
-        if ticket is not self._flush_ticket or not ticket.done:
+        if ticket is not self.flush_ticket or not ticket.done:
             raise RuntimeError(
                 f"this flush of {self.name} did not run to its end, or is not the one under way"
             )
-        self._flush_ticket = None
+        self.flush_ticket = None
         self._unflushed_since_ms = None
         ticket.release()
         if ticket.end_offset > self.recovery_point:
             self.recovery_point = ticket.end_offset
             # The caller is about to make this the high watermark. At a sealed segment's end the next one begins: roll knows it.
             segment, position = ticket.segment, ticket.position
-            if 0 <= position and (segment is self.active or position < segment.size):
+            if position >= 0 and (segment is self.active or position < segment.size):
                 self.positions.remember(ticket.end_offset, segment, position)
 
     def flush(self) -> None:
@@ -523,16 +433,6 @@ class Log:
         """A recovery point taken after that many truncations is checkpointed: the note of an earlier one may go."""
         truncation.forget_limit(self, truncation_count)
 
-    def truncated(self, offset: int) -> None:
-        """For `truncation`: the log ends at `offset` now. A flush under way covers nothing above it."""
-        self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
-        if self._flush_ticket is not None:
-            self._flush_ticket.end_offset = min(self._flush_ticket.end_offset, offset)
-            self._flush_ticket.position = -1
-        self.high_watermark = min(self.high_watermark, offset)
-        self._latest_epoch = -1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch
-
     # ---- settings and the end
 
     def update_config(self, config: LogConfig) -> None:
@@ -540,12 +440,12 @@ class Log:
         self._segment_bytes = config.segment_bytes
         for segment in self.segments:
             segment.config = config
-        self._set_roll_deadline()
+        self.set_roll_deadline()
 
     def set_topic_id(self, topic_id: bytes) -> None:
         """Write `partition.metadata`; durable when it returns."""
         path = files.join(self.directory, files.PARTITION_METADATA)
-        checkpoints.write_partition_metadata(self._disk, path, topic_id)
+        checkpoints.write_partition_metadata(self.disk, path, topic_id)
         self.topic_id = topic_id
 
     def expire_producers(self, now_ms: int) -> int:
@@ -553,25 +453,27 @@ class Log:
 
     def directory_moved(self, directory: str) -> None:
         """The partition's directory was renamed, on its way out: a flush under way need not succeed any more."""
-        if self._flush_ticket is not None:
-            self._flush_ticket.abandoned = True
+        if self.flush_ticket is not None:
+            self.flush_ticket.abandoned = True
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)
 
     def close_cleanly(self) -> None:
         """Make everything durable, with a producer snapshot at the log's end, so that the next start reads next to nothing."""
-        self.active.seal()
-        self._dirty_files.extend(file for file in self.active.all_files() if file is not self.active.file)
         snapshot = files.snapshot_path(self.directory, self.log_end_offset)
-        self._dirty_files.append(write_snapshot(self._disk, snapshot, self.producers))
-        self._new_names = True
-        self.flush()
+        if self.dirty or not self.disk.exists(
+            snapshot
+        ):  # otherwise nothing has happened since the last clean stop or roll
+            self.active.seal()
+            for file in self.active.all_files()[1:]:
+                self.unsynced.add(file)
+            self.unsynced.add(write_snapshot(self.disk, snapshot, self.producers))
+            self.flush()
         self.close()
 
     def close(self) -> None:
         """Let go of the files without promising anything."""
         for segment in (*self.segments, *self.doomed):
             segment.close()
-        for file in (*self._dirty_files, *((self._epoch_file,) if self._epoch_file else ())):
-            file.close()
+        self.unsynced.close()

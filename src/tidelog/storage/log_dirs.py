@@ -42,9 +42,8 @@ class LogDir:
         self.clean = False
         self.broker_epoch = -1  # of the broker that stopped cleanly here
         self.offsets: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
-        self.in_checkpoints: set[TopicPartition] = (
-            set()
-        )  # every partition that a checkpoint on disk may speak of
+        # Every partition that a checkpoint on disk may speak of.
+        self.in_checkpoints: set[TopicPartition] = set()
         self.error: Exception | None = None
         self.warnings: list[str] = []
 

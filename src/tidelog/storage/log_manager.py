@@ -69,6 +69,7 @@ class LogManager:
         self.warnings: list[str] = []
         self._retention_queue: deque[TopicPartition] = deque()
         self._retention_due_ms = 0
+        self._with_deleted_files: dict[TopicPartition, None] = {}
         self._doomed_dirs: deque[tuple[int, str]] = deque()
         self._checkpoint: Checkpoint | None = None
 
@@ -264,6 +265,8 @@ class LogManager:
             log = self.logs.get(self._retention_queue.popleft())
             if log is not None:
                 segments += self._housekeep(log, now_ms)
+        for key in list(self._with_deleted_files):
+            self._remove_due_files(key, now_ms)
         if self._doomed_dirs and self._doomed_dirs[0][0] <= now_ms:
             path = self._doomed_dirs.popleft()[1]
             try:
@@ -275,11 +278,26 @@ class LogManager:
     def _housekeep(self, log: Log, now_ms: int) -> int:
         try:
             log.expire_producers(now_ms)
-            log.remove_due_files(now_ms)
             return log.apply_retention(now_ms).segments
         except DiskError as error:
             self.fail_dir(files.parent(log.directory), error)
             return 0
+
+    def files_were_marked(self, key: TopicPartition) -> None:
+        """For `Checkpoint.finish`: this log has `.deleted` files that wait for their time."""
+        self._with_deleted_files[key] = None
+
+    def _remove_due_files(self, key: TopicPartition, now_ms: int) -> None:
+        log = self.logs.get(key)
+        if log is None:
+            del self._with_deleted_files[key]
+            return
+        try:
+            log.remove_due_files(now_ms)
+        except DiskError as error:
+            self.fail_dir(files.parent(log.directory), error)
+        if not log.deferred_deletes:
+            del self._with_deleted_files[key]
 
     # ---- directories
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.errors import RequestError
+from tidelog.errors import CorruptDataError, RequestError
 from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.storage.batch_scan import scan_headers
 from tidelog.storage.disk import FileRange
@@ -110,7 +110,11 @@ def position_of(log: Log, offset: int) -> tuple[Segment, int]:
         return log.active, log.active.size
     place = log.positions.get(offset)
     if place is None:
-        place = locate(log, offset) or (log.active, log.active.size)
+        try:
+            place = locate(log, offset) or (log.active, log.active.size)
+        except CorruptDataError:  # damaged bytes stand there; what is before them can be read
+            segment = log.segments[log.segment_number(offset)]
+            place = segment, segment.cut_position(offset)[0]
         log.positions.remember(offset, *place)
     return place
 

@@ -95,3 +95,5 @@ class Checkpoint:
             if self._manager.logs.get(key) is taken.log or self._manager.internal_logs.get(key) is taken.log:
                 taken.log.recovery_point_is_durable(taken.truncation_count)
                 taken.log.log_start_is_durable(taken.log_start_offset, now_ms)
+                if taken.log.deferred_deletes:
+                    self._manager.files_were_marked(key)

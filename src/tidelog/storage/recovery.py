@@ -113,6 +113,10 @@ def open_log(
     log.truncation_limited = limited
     if topic_id != NO_TOPIC_ID and log.topic_id == NO_TOPIC_ID:
         log.set_topic_id(topic_id)
+    elif not report.clean:
+        # Removed names must not come back behind what is appended next. And if the name of a new first segment
+        # were lost and a later one's not, the log would seem to begin there.
+        disk.sync_dir(directory)
     if epochs.dirty:
         log.store_epochs()
     return log
@@ -262,7 +266,6 @@ def _recover(
         now_ms=now_ms,
     )
     scan.run(first)
-    disk.sync_dir(directory)
     _fit_epochs(epochs, log_start_offset, scan.next_offset)
     producers.expire(now_ms, config.producer_id_expiration_ms)
     producers.end_offset = scan.next_offset
@@ -331,6 +334,5 @@ def _remove_stray_snapshots(
         else:
             newest_seen = True
     if stale:
-        disk.sync_dir(
-            directory
-        )  # once the log has grown past it, a stale one could not be told from a true one
+        # Once the log has grown past it, a stale one that came back could not be told from a true one.
+        disk.sync_dir(directory)

@@ -75,7 +75,7 @@ def _take_out(log: Log, doomed: list[Segment], now_ms: int) -> None:
     kept = log.segments[len(doomed) :]
     log.log_start_offset = max(log.log_start_offset, kept[0].base_offset)
     log.producers.log_start_moved(log.log_start_offset)
-    log.unsynced = [segment for segment in log.unsynced if segment not in doomed]
+    log.unsynced.segments = [segment for segment in log.unsynced.segments if segment not in doomed]
     log.doomed.extend(doomed)
     log.replace_segments(kept)
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from tidelog.errors import CorruptDataError
 from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header
-from tidelog.storage import files
-from tidelog.storage.batch_scan import SCAN_CHUNK_BYTES, find_valid_batch, scan_headers
+from tidelog.storage import files, index_rebuild
+from tidelog.storage.batch_scan import find_valid_batch, scan_headers
 from tidelog.storage.disk import Buffer, Disk, File
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.offset_index import OffsetIndex
@@ -23,7 +23,6 @@ from tidelog.storage.txn_index import TxnIndex
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 SEGMENT_KINDS: Final = (files.LOG, files.INDEX, files.TIME_INDEX, files.TXN_INDEX)
 _FOREVER: Final = 1 << 62
-_TEMPORARY: Final = ".tmp"  # as `write_file_atomically` names what is not finished; removed at the next start
 
 
 class Segment:
@@ -186,6 +185,7 @@ class Segment:
         return self._roll_timestamp
 
     def _load_max_timestamp(self) -> int:
+        self._check_time_index()
         timestamp, offset = self.time_index.last_entry
         if timestamp >= 0:
             found = self.find(offset)
@@ -194,6 +194,11 @@ class Segment:
                 timestamp, offset = self.time_index.last_entry
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
         return timestamp
+
+    def _check_time_index(self) -> None:
+        """An empty time index is right only where records have no timestamps: otherwise it was lost, and with it what time it is."""
+        if self.size and self.time_index.entries == 0 and self.roll_timestamp >= 0:
+            self.rebuild_indexes()
 
     # ---- indexes
 
@@ -275,33 +280,9 @@ class Segment:
         return self._index_objects(suffix=suffix)
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Write both indexes anew from the batches. Damaged stretches of the log are stepped over, not judged.
-
-        They replace the old ones only when they are whole and durable: half an index looks like a whole one.
-        """
-        end = self.size
-        indexes = self.reset_indexes(suffix=_TEMPORARY)
-        position = 0
-        while position < end:
-            try:
-                for at, header in scan_headers(self.file, position, end, chunk_bytes=SCAN_CHUNK_BYTES):
-                    self.note_batch(at, header)
-                break
-            except CorruptDataError:
-                found = self._valid_batch_after(self.size, end)
-                if found is None:
-                    break
-                position = found
-                self.skip_damage(found)
-        self.size = end
-        self.seal()
-        for file, kind in zip(
-            (indexes[0].file, indexes[1].file), (files.INDEX, files.TIME_INDEX), strict=True
-        ):
-            file.sync()
-            self._disk.rename(file.path, self._path(kind))
-            file.moved_to(self._path(kind))
-        return indexes
+        """Write both indexes anew from the batches."""
+        index_rebuild.rebuild(self, self._disk)
+        return self.offset_index, self.time_index
 
     def _close_indexes(self) -> None:
         if self._offset_index is not None:
@@ -314,7 +295,7 @@ class Segment:
         self.size = position
         self._bytes_since_index = _FOREVER
 
-    def _valid_batch_after(self, position: int, end: int) -> int | None:
+    def valid_batch_after(self, position: int, end: int) -> int | None:
         return find_valid_batch(
             self.file,
             position + 1,
@@ -334,19 +315,18 @@ class Segment:
         if start and not self._is_batch_at(start, entry_offset):
             self.rebuild_indexes()
             start = self.offset_index.lookup(offset)[1]
-        try:
-            for position, header in scan_headers(self.file, start, self.size):
-                if header.last_offset >= offset:
-                    return position, header
-                start = position + header.size
-        except CorruptDataError:
-            found = self._valid_batch_after(start, self.size)
-            if found is not None:
-                header = read_header(self.file.read_at(HEADER_SIZE, found))
-                if header.base_offset <= offset <= header.last_offset:
-                    return found, header
-            raise
-        return None
+        while True:
+            try:
+                for position, header in scan_headers(self.file, start, self.size):
+                    if header.last_offset >= offset:
+                        return position, header
+                    start = position + header.size
+                return None
+            except CorruptDataError:
+                behind = self.valid_batch_after(start, self.size)
+                if behind is None or self.base_offset_at(behind) > offset:
+                    raise
+                start = behind
 
     def estimate_position(self, offset: int) -> int:
         """Where `offset` stands, give or take an index interval: no batch is read."""
@@ -414,6 +394,8 @@ class Segment:
 
         CorruptDataError when the batches do not end exactly where the file does.
         """
+        if self.offset_index.entries:
+            self._check_time_index()
         position = self.offset_index.lookup(self.base_offset + MAX_RELATIVE_OFFSET)[1]
         self._max_timestamp, self._max_timestamp_offset = self.time_index.last_entry
         self._bytes_since_index = self.size - position

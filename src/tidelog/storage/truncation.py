@@ -93,7 +93,7 @@ def truncate_to(log: Log, offset: int) -> bool:
         return True
     disk, directory = log.disk, log.directory
     intent = _begin(log, PENDING, end_offset)
-    log.unsynced = [segment for segment in log.unsynced if segment in kept[:-1]]
+    log.unsynced.segments = [segment for segment in log.unsynced.segments if segment in kept[:-1]]
     remove_segments(disk, directory, gone, snapshots_above=end_offset)
     kept[-1].truncate(position, end_offset)
     log.replace_segments(kept)
@@ -110,7 +110,7 @@ def restart_at(log: Log, offset: int, *, now_ms: int) -> None:
     remove_segments(disk, directory, [*log.doomed, *log.segments], snapshots_above=-1)
     log.doomed.clear()
     segment = Segment.create(disk, directory, offset, log.config, now_ms=now_ms)
-    log.unsynced = []
+    log.unsynced.segments = []
     log.replace_segments([segment])
     log.producers = ProducerState()
     log.producers.end_offset = offset
@@ -132,11 +132,17 @@ def _begin(log: Log, kind: str, offset: int) -> Intent:
 def _finish(log: Log, end_offset: int) -> None:
     log.epochs.truncate_from_end(end_offset)
     path = files.join(log.directory, files.LEADER_EPOCH_CHECKPOINT)
-    log.drop_epoch_file()
+    log.unsynced.drop_epoch_file()
     checkpoints.write_epochs(log.disk, path, log.epochs.checkpoint_entries())
     log.epochs.dirty = False
     log.disk.sync_dir(log.directory)
-    log.truncated(end_offset)
+    log.log_end_offset = end_offset
+    log.recovery_point = min(log.recovery_point, end_offset)
+    log.high_watermark = min(log.high_watermark, end_offset)
+    if log.flush_ticket is not None:
+        # A flush under way covers nothing above the cut: what is appended there from now on is other data.
+        log.flush_ticket.end_offset = min(log.flush_ticket.end_offset, end_offset)
+        log.flush_ticket.position = -1
     log.producers.high_watermark_moved(log.high_watermark)
     log.truncation_count += 1
 

@@ -38,6 +38,8 @@ class Cluster:
         port: int = 0,
     ) -> None:
         """`topics` are created up front: names, or names with their partition counts. `config` takes broker settings."""
+        if isinstance(topics, str):
+            topics = (topics,)
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
         self._config = {name: _text(value) for name, value in (config or {}).items()}
         self._given_dir = Path(data_dir) if data_dir is not None else None
@@ -70,11 +72,15 @@ class Cluster:
         if self._given_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="tidelog-")
         runner = _BrokerThread(self._properties())
-        runner.start()
-        self._runner = runner
+        try:
+            runner.start()
+            self._runner = runner
+            for name, partitions in self._topics.items():
+                self.create_topic(name, partitions, exist_ok=True)
+        except BaseException:
+            self.close()  # nobody else will: a `with` block is not entered
+            raise
         self._port = runner.port  # a restart keeps its address, so that clients find it again
-        for name, partitions in self._topics.items():
-            self.create_topic(name, partitions, exist_ok=True)
         return self
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.dispatch import RequestContext
 from tidelog.errors import RequestError
 from tidelog.internal_topics import is_internal_topic
+from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.delete_records import (
@@ -29,19 +30,30 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
+    moved: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(broker, topic.name, asked) for asked in topic.partitions]
+                name=topic.name,
+                partitions=[_delete(broker, topic.name, asked, moved) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
-    await broker.checkpoint()
+    if moved:
+        await broker.checkpoint()
+    for partition, result in moved:
+        if partition.stopped_with is not None:  # the checkpoint failed, or the topic was deleted meanwhile
+            result.error_code, result.low_watermark = partition.stopped_with, -1
     return response
 
 
-def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(
+    broker: Broker,
+    topic: str,
+    asked: DeleteRecordsPartition,
+    moved: list[tuple[Partition, DeleteRecordsPartitionResult]],
+) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
         if is_internal_topic(topic):
@@ -53,6 +65,7 @@ def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> Delete
             )
         try:
             result.low_watermark = partition.delete_records(asked.offset)
+            moved.append((partition, result))
         except DiskError as error:
             broker.partitions.disk_failed(partition, error)
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error

@@ -56,7 +56,8 @@ def handle(
 def _describe(
     broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
-    names = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+    # No keys, whether null or an empty list, asks for all of them.
+    names = frozenset(resource.configuration_keys) if resource.configuration_keys else None
     if resource.resource_type == ResourceType.BROKER_LOGGER:
         _check_broker(broker, resource.resource_name)
         return _loggers(names)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tidelog.broker.api.authorized_operations import TOPIC_OPERATIONS
 from tidelog.broker.dispatch import RequestContext
 from tidelog.controller.image import TopicImage
-from tidelog.errors import RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages import describe_topic_partitions as messages
@@ -30,28 +29,28 @@ def handle(
 ) -> DescribeTopicPartitionsResponse:
     image = broker.image
     cursor = request.cursor
-    if cursor is not None and cursor.partition_index < 0:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "the cursor's partition index must not be negative")
-    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+    asked = {topic.name for topic in request.topics}
+    names = sorted(asked or image.topics_by_name)
     first_partition = 0
     if cursor is not None:
+        if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
+            return DescribeTopicPartitionsResponse(
+                topics=[_failed(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+            )
         names = [name for name in names if name >= cursor.topic_name]
         if names and names[0] == cursor.topic_name:
             first_partition = cursor.partition_index
-    left = min(request.response_partition_limit, broker.config.int("max.request.partition.size.limit"))
+    limit = min(request.response_partition_limit, broker.config.int("max.request.partition.size.limit"))
+    left = max(limit, 1)  # a page without a partition would lead nowhere
     response = DescribeTopicPartitionsResponse()
     for name in names:
-        topic = image.topic(name)
-        if topic is None:
-            response.topics.append(
-                DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
-                )
-            )
-            continue
         if left <= 0:
             response.next_cursor = messages.Cursor(topic_name=name, partition_index=first_partition)
             break
+        topic = image.topic(name)
+        if topic is None:
+            response.topics.append(_failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
         indexes = [index for index in topic.partitions if index >= first_partition]
         first_partition = 0
         response.topics.append(_describe(broker, topic, indexes[:left]))
@@ -60,6 +59,10 @@ def handle(
             break
         left -= len(indexes)
     return response
+
+
+def _failed(name: str | None, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
 
 
 def _describe(broker: Broker, topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitionsResponseTopic:

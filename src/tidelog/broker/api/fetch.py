@@ -10,11 +10,12 @@ Answers are header bytes plus file ranges: data goes from the page cache to the 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import RequestContext
-from tidelog.errors import RequestError
+from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 
+logger = logging.getLogger("tidelog.broker")
+
 
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending:
     by_id = context.version >= 13
@@ -43,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
             epoch=request.session_epoch,
             by_id=by_id,
             targets=_targets(broker, request, by_id=by_id),
-            forgotten=_forgotten(broker, request, by_id=by_id),
+            forgotten=_forgotten(request, by_id=by_id),
             now=broker.clock.monotonic(),
         )
     except SessionError as error:
@@ -55,28 +58,31 @@ def _targets(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[Fetc
     targets: list[FetchTarget] = []
     for topic in request.topics:
         name = (broker.partitions.topic_name(topic.topic_id) or "") if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else ZERO_UUID
         targets.extend(
             FetchTarget(
-                PartitionKey(name, topic_id, partition.partition),
+                _key(topic.topic, topic.topic_id, partition.partition, by_id=by_id),
                 partition.fetch_offset,
                 partition.partition_max_bytes,
                 partition.current_leader_epoch,
                 partition.last_fetched_epoch,
                 partition.log_start_offset,
+                name,
             )
             for partition in topic.partitions
         )
     return targets
 
 
-def _forgotten(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
-    keys: list[PartitionKey] = []
-    for topic in request.forgotten_topics_data:
-        name = (broker.partitions.topic_name(topic.topic_id) or "") if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else ZERO_UUID
-        keys.extend(PartitionKey(name, topic_id, partition) for partition in topic.partitions)
-    return keys
+def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
+    return [
+        _key(topic.topic, topic.topic_id, partition, by_id=by_id)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+
+
+def _key(name: str, topic_id: bytes, partition: int, *, by_id: bool) -> PartitionKey:
+    return PartitionKey("", topic_id, partition) if by_id else PartitionKey(name, ZERO_UUID, partition)
 
 
 class _Fetch:
@@ -88,6 +94,7 @@ class _Fetch:
         "context",
         "fetch",
         "limit_bytes",
+        "min_bytes",
         "pending",
         "request",
         "waits_for",
@@ -102,12 +109,14 @@ class _Fetch:
         self.fetch = fetch
         self.committed_only = request.isolation_level == READ_COMMITTED
         self.limit_bytes = min(request.max_bytes, broker.fetch_bytes_max)
-        self.waits_for: list[tuple[Partition, int]] = []
+        # A reader that asks for more than fits into an answer would wait in vain.
+        self.min_bytes = min(request.min_bytes, self.limit_bytes)
+        self.waits_for: list[Partition] = []
         self.pending: Pending | None = None
 
     def serve(self) -> FetchResponse | Pending:
         request = self.request
-        if request.max_wait_ms > 0 and request.min_bytes > 0 and self.fetch.targets and self._should_wait():
+        if request.max_wait_ms > 0 and self.min_bytes > 0 and self.fetch.targets and self._should_wait():
             return self._park()
         return self._respond()
 
@@ -116,49 +125,42 @@ class _Fetch:
     def _should_wait(self) -> bool:
         """True when no partition has an error and all together have fewer than min_bytes; remembers what to watch."""
         available = 0
+        self.waits_for = []
         for target in self.fetch.targets:
             try:
                 partition = self._partition(target)
-                available += self._available(partition, target.fetch_offset, target.max_bytes)
+                available += self._available(partition, target)
                 if target.last_fetched_epoch >= 0 and _diverging(partition, target) is not None:
                     return False
             except RequestError:
                 return False
-            if available >= self.request.min_bytes:
+            if available >= self.min_bytes:
                 return False
-            self.waits_for.append((partition, target.fetch_offset))
+            self.waits_for.append(partition)
         return True
 
-    def _available(self, partition: Partition, offset: int, max_bytes: int) -> int:
-        log = partition.log
+    def _available(self, partition: Partition, target: FetchTarget) -> int:
+        log, offset = partition.log, target.fetch_offset
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset == log.log_end_offset:
+            # Where a reader waits. Remembered, the bytes that will arrive are counted exactly, and found without a search.
+            log.positions.remember(offset, log.active, log.active.size)
+            return 0
         end = partition.visible_end(committed_only=self.committed_only)
-        return min(log.bytes_between(offset, end), max_bytes) if offset < end else 0
+        return min(log.bytes_between(offset, end), target.max_bytes) if offset < end else 0
 
     def _park(self) -> Pending:
         self.pending = self.context.defer()
+        watched = self.waits_for
         parked = self.broker.fetch_purgatory.park(
-            [partition for partition, _ in self.waits_for],
+            watched,
             max_wait_ms=self.request.max_wait_ms,
-            is_ready=self._is_ready,
+            is_ready=lambda: any(p.stopped_with is not None for p in watched) or not self._should_wait(),
             complete=self._complete,
         )
         self.pending.on_cancel = parked.cancel
         return self.pending
-
-    def _is_ready(self) -> bool:
-        available = 0
-        for partition, offset in self.waits_for:
-            if partition.stopped_with is not None:
-                return True
-            try:
-                available += self._available(partition, offset, self.limit_bytes)
-            except RequestError:
-                return True
-            if available >= self.request.min_bytes:
-                return True
-        return False
 
     def _complete(self) -> None:
         assert self.pending is not None
@@ -196,7 +198,11 @@ class _Fetch:
 
     def _read(self, target: FetchTarget, left: int, *, whole_first_batch: bool) -> PartitionData:
         data = PartitionData(
-            partition_index=target.key.partition, high_watermark=-1, log_start_offset=-1, records=b""
+            partition_index=target.key.partition,
+            high_watermark=-1,
+            log_start_offset=-1,
+            aborted_transactions=[] if self.committed_only else None,
+            records=b"",
         )
         try:
             partition = self._partition(target)
@@ -205,14 +211,20 @@ class _Fetch:
             except DiskError as error:
                 self.broker.partitions.disk_failed(partition, error)
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+            except CorruptDataError as error:
+                logger.error("%r cannot be read at offset %d: %s", partition, target.fetch_offset, error)
+                raise RequestError(ErrorCode.CORRUPT_MESSAGE) from error
         except RequestError as error:
             data.error_code = error.code
         return data
 
     def _partition(self, target: FetchTarget) -> Partition:
-        if not target.key.topic:
-            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = self.broker.partitions.leader_of(target.key.topic, target.key.partition)
+        if not target.name:
+            # Unknown when the session heard of it; perhaps the topic is there by now.
+            target.name = self.broker.partitions.topic_name(target.key.topic_id) or ""
+            if not target.name:
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = self.broker.partitions.leader_of(target.name, target.key.partition)
         if target.key.topic_id not in (ZERO_UUID, partition.topic_id):
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
         partition.check_leader_epoch(target.current_leader_epoch)
@@ -244,15 +256,11 @@ class _Fetch:
         _fill_watermarks(data, partition)
         if read.range is not None:
             data.records = read.range
-        if self.committed_only:
-            data.aborted_transactions = (
-                []
-                if read.range is None
-                else [
+            if self.committed_only:
+                data.aborted_transactions = [
                     AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                     for aborted in log.aborted_transactions(target.fetch_offset, read.upper_offset)
                 ]
-            )
 
 
 def _fill_watermarks(data: PartitionData, partition: Partition) -> None:

@@ -8,10 +8,11 @@ This broker keeps everything on its own disks, so the tiered questions are answe
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
-from tidelog.errors import RequestError
+from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
 from tidelog.wire.error_codes import ErrorCode
@@ -35,6 +36,8 @@ EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 DEBUG_REPLICA = -2
+
+logger = logging.getLogger("tidelog.broker")
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -79,6 +82,9 @@ def _answer(
     except DiskError as error:
         broker.partitions.disk_failed(partition, error)
         raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+    except CorruptDataError as error:
+        logger.error("%r cannot be searched for timestamp %d: %s", partition, timestamp, error)
+        raise RequestError(ErrorCode.CORRUPT_MESSAGE) from error
     if found is not None:
         answer.timestamp, answer.offset, answer.leader_epoch = found
 

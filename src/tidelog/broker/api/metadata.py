@@ -17,7 +17,7 @@ from tidelog.broker.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_O
 from tidelog.broker.dispatch import RequestContext
 from tidelog.controller.image import PartitionImage, TopicImage
 from tidelog.errors import RequestError
-from tidelog.internal_topics import is_internal_topic
+from tidelog.internal_topics import CLUSTER_METADATA, is_internal_topic
 from tidelog.storage.files import is_topic_name
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.metadata import (
@@ -41,6 +41,8 @@ def handle(
     if topics is None or (context.version == 0 and not topics):
         found = [_describe(broker, request, topic) for topic in broker.image.topics_by_name.values()]
         return _response(broker, context, request, found)
+    if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics):
+        return _response(broker, context, request, [_refused(topic) for topic in topics])
     missing = _missing(broker, request, topics)
     if missing:
         return _create_and_answer(broker, context, request, topics, missing)
@@ -59,6 +61,9 @@ def _missing(broker: Broker, request: MetadataRequest, topics: list[MetadataRequ
         and topic.topic_id == ZERO_UUID
         and topic.name not in known
         and is_topic_name(topic.name)
+        # The brokers' own topics come from their coordinators, with partition counts of their own.
+        and not is_internal_topic(topic.name)
+        and topic.name != CLUSTER_METADATA
     ]
 
 
@@ -90,7 +95,15 @@ def _find_all(
         return [
             _find_by_id(broker, request, topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID
         ]
-    return [_find(broker, request, topic.name or "", failures) for topic in topics]
+    names = dict.fromkeys(topic.name or "" for topic in topics)
+    return [_find(broker, request, name, failures) for name in names]
+
+
+def _refused(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+    """Versions 10 and 11 have a field for the id, but topics can be asked for by id from 12 on only."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+    )
 
 
 def _find_by_id(broker: Broker, request: MetadataRequest, topic_id: bytes) -> MetadataResponseTopic:

@@ -1,0 +1,33 @@
+"""For all tests: how much effort the property tests take.
+
+`TIDELOG_TEST_EFFORT=20` gives every Hypothesis test twenty times its own number of examples; that is what `make sim` and
+`make fuzz` are. Each run then draws new examples, and Hypothesis prints what reproduces a failure.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+EFFORT = int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
+# Where Hypothesis keeps the settings of a test function; its own pytest plugin reads them there.
+SETTINGS_ATTRIBUTE = "_hypothesis_internal_use_settings"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if EFFORT == 1:
+        return
+    done: set[object] = set()
+    for item in items:
+        function = getattr(item, "obj", None)
+        owner = getattr(item, "cls", None)
+        for holder, name in (
+            (getattr(function, "__func__", function), SETTINGS_ATTRIBUTE),
+            (owner, "settings"),
+        ):
+            chosen = getattr(holder, name, None)
+            if isinstance(chosen, settings) and (holder, name) not in done:
+                setattr(holder, name, settings(chosen, max_examples=chosen.max_examples * EFFORT))
+                done.add((holder, name))
