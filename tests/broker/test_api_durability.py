@@ -258,7 +258,6 @@ def test_a_disk_that_fails_while_a_topic_is_created(two: Two) -> None:
     created = Topic("new", result.topic_id)
     outcomes = [code(wire.produce(created, batch(), partition=index)) for index in range(4)]
     assert set(outcomes) == {"NONE", "KAFKA_STORAGE_ERROR"}
-    assert outcomes.count("KAFKA_STORAGE_ERROR") == 1, "later ones go where there is a disk that works"
     check_half_offline(two, wire)
 
 

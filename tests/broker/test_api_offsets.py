@@ -48,6 +48,7 @@ def six(wire: Wire, topic: Topic) -> Topic:
         (0, NOT_FOUND),
         (NOW_MS, NOT_FOUND),
     ],
+    ids=range(9),  # the times of one worker are not those of another
 )
 def test_an_empty_log(wire: Wire, topic: Topic, timestamp: int, expected: tuple[str, int, int, int]) -> None:
     assert found(wire.offset_at(topic, timestamp)) == expected
@@ -70,6 +71,7 @@ def test_an_empty_log(wire: Wire, topic: Topic, timestamp: int, expected: tuple[
         (NOW_MS + 21, ("NONE", 21, 5, 0)),
         (NOW_MS + 22, NOT_FOUND),
     ],
+    ids=range(13),
 )
 def test_six_records(wire: Wire, six: Topic, timestamp: int, expected: tuple[str, int, int, int]) -> None:
     assert found(wire.offset_at(six, timestamp)) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import socket
@@ -310,3 +311,60 @@ def test_a_storm_of_damaged_requests(launch: Any, seed: int, caplog: pytest.LogC
     assert code(bystander.produce(topic, batch())) == "NONE"
     assert bystander.metadata(topic.name).topics[0].error_code == 0
     assert broker.broker.fetch_purgatory.parked == 0
+
+
+# ---- bugs of our own, made on purpose
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "later"])
+def test_an_answer_that_cannot_be_encoded_ends_the_connection(
+    launch: Any, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that waits for an answer that never comes is worse off than one that is hung up on."""
+    broker: OwnBroker = launch()
+    unfit = metadata.MetadataResponse(cluster_id="x" * 40_000)
+
+    async def work() -> Any:
+        return unfit
+
+    def handler(_: Any, context: Any, request: Any) -> Any:
+        if kind == "plain":
+            return unfit
+        if kind == "coroutine":
+            return work()
+        pending = context.defer()
+        broker.broker.scheduler.call_soon(context.answer, pending, unfit)
+        return pending
+
+    wire, bystander = broker.connect(), broker.connect()
+    apis = broker.broker.dispatcher._apis
+    apis[ApiKey.METADATA] = dataclasses.replace(apis[ApiKey.METADATA], handler=handler)
+    wire.send(metadata.MetadataRequest(topics=[]), 8)
+    assert wire.is_closed()
+    assert "does not fit" in caplog.text
+    assert code(bystander.ask(api_versions.ApiVersionsRequest(), 0)) == "NONE"
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_a_handler_that_fails_is_answered_for(
+    launch: Any, is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the API has a place for an error of the whole request; otherwise the connection ends."""
+    broker: OwnBroker = launch()
+
+    async def work() -> Any:
+        raise ZeroDivisionError("made to fail")
+
+    def handler(_: Any, context: Any, request: Any) -> Any:
+        if is_coroutine:
+            return work()
+        raise ZeroDivisionError("made to fail")
+
+    wire = broker.connect()
+    apis = broker.broker.dispatcher._apis
+    for key in (ApiKey.FETCH, ApiKey.METADATA):
+        apis[key] = dataclasses.replace(apis[key], handler=handler)
+    assert code(wire.ask(fetch.FetchRequest())) == "UNKNOWN_SERVER_ERROR"
+    wire.send(metadata.MetadataRequest(topics=[]), 8)
+    assert wire.is_closed()
+    assert caplog.text.count("bug: ") == 2 and caplog.text.count("made to fail") >= 2

@@ -160,3 +160,11 @@ def check_order(log: Log) -> None:
     assert bases == sorted(set(bases))
     assert log.active is log.segments[-1]
     assert log.recovery_point <= log.log_end_offset
+
+
+def remove_due_files(log: Log, now_ms: int) -> int:
+    """What housekeeping does with files whose delay is over."""
+    due = log.take_due_files(now_ms)
+    for path in due:
+        log.disk.remove(path)
+    return len(due)

@@ -23,6 +23,7 @@ from tests.storage.log_world import (
     open_orders,
     producers_of,
     read_all,
+    remove_due_files,
 )
 from tidelog.records.batch import read_header
 from tidelog.storage.log import Log
@@ -260,7 +261,7 @@ def retention(history: History) -> None:
     )
     assert history.log.apply_retention(NOW_MS).segments == 2
     history.checkpoint()
-    history.log.remove_due_files(NOW_MS)
+    remove_due_files(history.log, NOW_MS)
     history.log.config = history.config
     history.append(1)
     history.flush()
@@ -274,7 +275,7 @@ def retention_takes_everything(history: History) -> None:
     assert history.log.apply_retention(NOW_MS + 1000).segments == 1
     history.log.config = history.config
     history.checkpoint()
-    history.log.remove_due_files(NOW_MS + 1)
+    remove_due_files(history.log, NOW_MS + 1)
     history.append(1)
 
 

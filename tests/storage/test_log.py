@@ -16,6 +16,7 @@ from tests.storage.log_world import (
     make_batch,
     open_orders,
     read_all,
+    remove_due_files,
 )
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.records.batch import iter_headers, read_header, restamped
@@ -312,7 +313,7 @@ def test_a_range_outlives_retention(log: Log) -> None:
     log.update_config(LogConfig(segment_bytes=700, retention_bytes=0, file_delete_delay_ms=0))
     assert log.apply_retention(NOW_MS).segments
     log.log_start_is_durable(log.log_start_offset, NOW_MS)
-    assert log.remove_due_files(NOW_MS)
+    assert remove_due_files(log, NOW_MS)
     assert read.range.read() == before
     read.range.release()
 

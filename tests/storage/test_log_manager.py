@@ -197,6 +197,14 @@ def test_progress_is_told(disk: SimDisk) -> None:
     assert told == [(1, 3, "orders-0"), (2, 3, "orders-1"), (3, 3, "orders-2")]
 
 
+def housekeep(logs: LogManager, now_ms: int) -> None:
+    logs.tick(now_ms)
+    disposal = logs.disposal(now_ms)
+    if disposal is not None:
+        disposal.run()
+        assert logs.disposed(disposal) == {}
+
+
 # ---- checkpoints and retention
 
 
@@ -213,9 +221,9 @@ def test_retention_runs_in_its_time_and_files_leave_after_the_checkpoint(disk: S
     checkpoint(logs)
     assert read_offsets(disk, "/a/log-start-offset-checkpoint") == {("orders", 0): 10}
     assert not disk.exists(first) and disk.exists(first + ".deleted")
-    logs.tick(NOW_MS + 499)
+    housekeep(logs, NOW_MS + 499)
     assert disk.exists(first + ".deleted")
-    logs.tick(NOW_MS + 500)  # not only when retention has its turn again
+    housekeep(logs, NOW_MS + 500)  # not only when retention has its turn again
     assert not disk.exists(first + ".deleted")
 
 
@@ -272,9 +280,9 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_later(disk: SimDisk) 
     assert logs.logs == {}
     doomed = [name for name in disk.list_dir("/a") if name.endswith("-delete")]
     assert len(doomed) == 1 and doomed[0].startswith("orders-0.")
-    logs.tick(NOW_MS + 499)
+    housekeep(logs, NOW_MS + 499)
     assert disk.is_dir(f"/a/{doomed[0]}")
-    logs.tick(NOW_MS + 500)
+    housekeep(logs, NOW_MS + 500)
     assert not disk.is_dir(f"/a/{doomed[0]}")
 
 
@@ -284,7 +292,7 @@ def test_what_waited_for_deletion_goes_after_a_crash(disk: SimDisk) -> None:
     logs.delete("orders", 0)
     again = manager(disk.crash("lose_unsynced"))
     assert again.logs == {}
-    again.tick(NOW_MS)
+    housekeep(again, NOW_MS)
     assert not [name for name in again._disk.list_dir("/a") if name.endswith("-delete")]
 
 
@@ -317,7 +325,7 @@ def test_a_partition_nobody_claims_is_kept_aside(disk: SimDisk) -> None:
     assert path.endswith("-stray") and disk.is_dir(path)
     again = manager(disk.crash("lose_unsynced"))
     assert again.logs == {}
-    again.tick(NOW_MS + 10**9)
+    housekeep(again, NOW_MS + 10**9)
     assert again._disk.exists(f"{path}/00000000000000000000.log") or again._disk.is_dir(path)
     assert "set aside" in again.warnings[0]
 

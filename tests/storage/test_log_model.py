@@ -22,6 +22,7 @@ from tests.storage.log_world import (
     open_orders,
     producers_of,
     read_all,
+    remove_due_files,
 )
 from tidelog.errors import RequestError
 from tidelog.storage import files
@@ -130,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.recovery_point_is_durable(self.log.truncation_count)
         self.log.log_start_is_durable(self.log.log_start_offset, self.now_ms)
         self.now_ms += 500
-        self.log.remove_due_files(self.now_ms)
+        remove_due_files(self.log, self.now_ms)
 
     # ---- the ends
 

@@ -16,6 +16,7 @@ from tests.storage.log_world import (
     open_orders,
     producers_of,
     read_all,
+    remove_due_files,
 )
 from tidelog.errors import RequestError
 from tidelog.storage.log import Log
@@ -142,8 +143,8 @@ def test_files_wait_for_a_durable_log_start_and_then_for_their_time(disk: SimDis
     assert not disk.exists(first) and disk.exists(first + ".deleted")
     assert disk.exists(f"{DIRECTORY}/{3:020d}.log")
     log.log_start_is_durable(12, NOW_MS)
-    assert log.remove_due_files(NOW_MS + 999) == 0
-    assert log.remove_due_files(NOW_MS + 1000) == 16
+    assert remove_due_files(log, NOW_MS + 999) == 0
+    assert remove_due_files(log, NOW_MS + 1000) == 16
     assert [
         name for name in disk.list_dir(DIRECTORY) if "deleted" in name or name.startswith(f"{3:020d}")
     ] == []
@@ -159,7 +160,7 @@ def test_producers_are_remembered_when_all_their_batches_are_gone(disk: SimDisk)
     log.set_high_watermark(2)
     log.apply_retention(NOW_MS)
     log.log_start_is_durable(2, NOW_MS)
-    log.remove_due_files(NOW_MS)
+    remove_due_files(log, NOW_MS)
     for mode in ("keep_all", "lose_unsynced"):
         again = open_orders(disk.crash(mode), log_start_offset=2)  # type: ignore[arg-type]
         assert producers_of(again.producers) == producers_of(log.producers)

@@ -26,7 +26,9 @@ def produce(cluster: Cluster, topic: str, *values: bytes) -> None:
 
 
 def consume(cluster: Cluster, topic: str, count: int) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         messages = consumer.consume(count, 20)

@@ -399,6 +399,7 @@ class Connection:
 
     def _refuse(self, error: ProtocolError) -> None:
         logger.warning("closing connection from %r: %s", self, error)
+        self._end_turn()  # the requests before the bad one have their answers
         self.close()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.connection import Connection, Pending
@@ -174,7 +174,12 @@ class ApiDispatcher:
     ) -> Any:
         """The response with a top-level error, where the API has a place for one; otherwise the connection ends."""
         response_class = wire_api.spec(ApiKey(context.api_key)).response_class
-        names = {field.name for field in fields(response_class)}
+        # In this version: without the field, the answer would be an empty success.
+        names = {
+            name
+            for name, _, (low, high), *_ in response_class.SCHEMA.fields
+            if low <= context.version and (high is None or context.version <= high)
+        }
         if "error_code" not in names:
             problem = ProtocolError(f"{ApiKey(context.api_key).name} failed with {code.name}: {message}")
             if not closes:

@@ -24,25 +24,26 @@ class Housekeeping:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         config = broker.config
         self._checkpoint_seconds = config.int("log.flush.offset.checkpoint.interval.ms") / 1000
-        self._initial_delay_seconds = config.int("log.initial.task.delay.ms") / 1000
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="tidelog-housekeeping")
 
     async def stop(self) -> None:
+        """Ends after the work at hand: a checkpoint half written in a thread must not meet the one of the shutdown."""
+        self._stopping.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         checkpoint_due = loop.time() + self._checkpoint_seconds
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
+        while not await self._stop_comes_within(TICK_SECONDS):
             try:
                 self._tick()
+                await self._broker.dispose()
                 if loop.time() >= checkpoint_due:
                     checkpoint_due = loop.time() + self._checkpoint_seconds
                     await self._broker.checkpoint()
@@ -50,6 +51,13 @@ class Housekeeping:
                 logger.exception("housekeeping met a failing disk")
             except Exception:
                 logger.exception("bug: housekeeping failed and goes on")
+
+    async def _stop_comes_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
     def _tick(self) -> None:
         broker = self._broker

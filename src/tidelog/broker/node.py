@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from tidelog.broker.apis import APIS
 from tidelog.broker.cluster_view import ClusterView
@@ -46,7 +48,12 @@ from tidelog.wire.messages.allocate_producer_ids import AllocateProducerIdsReque
 
 logger = logging.getLogger("tidelog.broker")
 
-IO_THREADS = 4
+R = TypeVar("R")
+
+SYNC_THREADS = 2
+"""For the group commit and the metadata log: what clients wait for."""
+BACKGROUND_THREADS = 4
+"""For everything else that waits for the disk: new partitions, checkpoints, deletions, recovery."""
 SESSION_EVICTION_MS = 120_000
 
 
@@ -91,7 +98,8 @@ class Broker:
     async def start(self) -> None:
         """Ready for clients when this returns. StartError says what to change."""
         self.scheduler = loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="tidelog-io")
+        self._executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="tidelog-sync")
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="tidelog-background")
         self.fetch_purgatory = FetchPurgatory(loop)
         self.fetch_sessions = FetchSessionCache(
             self.rng,
@@ -126,7 +134,7 @@ class Broker:
             retention_check_interval_ms=self.config.int("log.retention.check.interval.ms"),
         )
         try:
-            await loop.run_in_executor(self._executor, lambda: self.logs.open(progress=_report_recovery))
+            await self.in_background(lambda: self.logs.open(progress=_report_recovery))
         except LogDirError as error:
             raise StartError(str(error)) from error
         except (DiskError, OSError) as error:
@@ -227,11 +235,23 @@ class Broker:
             raise RequestError(ErrorCode(response.error_code), "no producer ids could be allocated")
         return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 
+    def in_background(self, work: Callable[[], R]) -> asyncio.Future[R]:
+        """Run something that waits for the disk in a thread."""
+        return asyncio.get_running_loop().run_in_executor(self._background, work)
+
+    async def dispose(self) -> None:
+        """Remove files and directories whose time has come."""
+        disposal = self.logs.disposal(self.clock.wall_ms())
+        if disposal is not None:
+            await self.in_background(disposal.run)
+            for path, error in self.logs.disposed(disposal).items():
+                self.partitions.dir_failed(path, error)
+
     async def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks; durable when this returns."""
         async with self._checkpointing:
             checkpoint = self.logs.checkpoint()
-            await asyncio.get_running_loop().run_in_executor(self._executor, checkpoint.run)
+            await self.in_background(checkpoint.run)
             for path, error in checkpoint.finish(self.clock.wall_ms()).items():
                 self.partitions.dir_failed(path, error)
 
@@ -259,10 +279,8 @@ class Broker:
             listener.close()
         await self.group_commit.drain()
         async with self._checkpointing:
-            await asyncio.get_running_loop().run_in_executor(
-                self._executor, lambda: self.logs.close(clean=clean, broker_epoch=self.broker_epoch)
-            )
-        self._executor.shutdown()
+            await self.in_background(lambda: self.logs.close(clean=clean, broker_epoch=self.broker_epoch))
+        self._shut_down_threads()
 
     def _abandon(self) -> None:
         """The start failed: let go of ports, locks and threads."""
@@ -270,7 +288,11 @@ class Broker:
             listener.close()
         if hasattr(self, "logs"):
             self.logs.close(clean=False)
+        self._shut_down_threads()
+
+    def _shut_down_threads(self) -> None:
         self._executor.shutdown()
+        self._background.shutdown()
 
 
 def _report_recovery(done: int, total: int, log: Log) -> None:

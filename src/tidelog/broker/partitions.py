@@ -7,15 +7,16 @@ aside under a `-stray` name and never deleted (I6): losing metadata must not los
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from tidelog.broker.topic_policy import TopicPolicy
 from tidelog.errors import RequestError, TidelogError
 from tidelog.replication.partition import FlushQueue, Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
+from tidelog.storage.lifecycle import Creation, Removal
 from tidelog.storage.log import Log
-from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.types import ZERO_UUID
@@ -25,6 +26,13 @@ logger = logging.getLogger("tidelog.broker")
 
 def log_dir_of(partition: Partition) -> str:
     return parent(partition.log.directory)
+
+
+class NewPartition(NamedTuple):
+    topic: str
+    partition: int
+    topic_id: bytes
+    leader_epoch: int
 
 
 class OfflinePartitionError(TidelogError):
@@ -65,32 +73,41 @@ class PartitionTable:
 
     # ---- what the metadata asks for
 
-    def open(self, topic: str, index: int, topic_id: bytes, leader_epoch: int, *, is_new: bool) -> Partition:
-        """Lead a partition: its log is opened, or created when it is new.
+    def open(self, topic: str, index: int, topic_id: bytes, leader_epoch: int) -> bool:
+        """Lead a partition whose log is here. False: it has none, and must be created.
 
-        OfflinePartitionError when it is not new and its log may be in a directory that cannot be read: an empty one must
-        not take its place (I6). DiskError when its directory fails now.
+        OfflinePartitionError when its log is here and cannot be used.
         """
         known = self._by_topic.get(topic, {}).get(index)
         if known is not None and known.topic_id == topic_id:
             known.lead_in_epoch(leader_epoch)
-            return known
+            return True
         self._names[topic_id] = topic
         self._offline.setdefault(topic, set()).add(index)  # until it is open
-        policy = self._policy_of(topic)
         log = self._existing_log(topic, index, topic_id)
         if log is None:
-            if not is_new:
-                self._check_may_be_missing(topic, index)
-            try:
-                log = self._logs.create(topic, index, topic_id, policy.log)
-            except LogDirError as error:
-                raise OfflinePartitionError(f"{topic}-{index} cannot be created: {error}") from error
-        else:
-            log.update_config(policy.log)
+            return False
+        self._lead(log, topic_id, leader_epoch)
+        return True
+
+    def plan_creation(self, wanted: Sequence[NewPartition]) -> list[Creation]:
+        """Logs to be made for partitions that have none; `lead` each when it is done."""
+        policies = {topic: self._policy_of(topic).log for topic in {new.topic for new in wanted}}
+        return self._logs.plan_creation(
+            [((new.topic, new.partition), new.topic_id, policies[new.topic]) for new in wanted]
+        )
+
+    def lead(self, log: Log, new: NewPartition) -> None:
+        """Lead a partition whose log was just made."""
+        self._logs.adopt(log)
+        self._lead(log, new.topic_id, new.leader_epoch)
+
+    def _lead(self, log: Log, topic_id: bytes, leader_epoch: int) -> None:
+        policy = self._policy_of(log.topic)
+        log.update_config(policy.log)
         partition = Partition(
-            topic,
-            index,
+            log.topic,
+            log.partition,
             topic_id,
             log,
             leader_epoch=leader_epoch,
@@ -98,10 +115,9 @@ class PartitionTable:
             durable=policy.durable,
             flush_queue=self._flush_queue,
         )
-        self._by_topic.setdefault(topic, {})[index] = partition
-        self._offline[topic].discard(index)
+        self._by_topic.setdefault(log.topic, {})[log.partition] = partition
+        self._offline[log.topic].discard(log.partition)
         partition.begin_leading()
-        return partition
 
     def _existing_log(self, topic: str, index: int, topic_id: bytes) -> Log | None:
         if (topic, index) in self._logs.failed_logs:
@@ -117,7 +133,10 @@ class PartitionTable:
         )
         return None
 
-    def _check_may_be_missing(self, topic: str, index: int) -> None:
+    def check_may_be_missing(self, topic: str, index: int) -> None:
+        """A partition that is not new has no log. OfflinePartitionError when it may be in a directory that cannot be read:
+        an empty log must not take its place (I6).
+        """
         if self._logs.offline_dirs:
             raise OfflinePartitionError(
                 f"{topic}-{index} is offline: it is not in the log directories that work, and these do not: "
@@ -135,16 +154,16 @@ class PartitionTable:
                 )  # fmt: skip
                 self._logs.set_aside(topic, index)
 
-    def remove_topic(self, topic: str, topic_id: bytes) -> None:
+    def remove_topic(self, topic: str, topic_id: bytes) -> Removal:
+        """Serve a topic no more. It stays deleted after a crash once the removal ran."""
         self._names.pop(topic_id, None)
         self._offline.pop(topic, None)
-        for partition in self._by_topic.pop(topic, {}).values():
+        partitions = self._by_topic.pop(topic, {})
+        for partition in partitions.values():
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if (topic, partition.index) in self._logs.logs:
-                try:
-                    self._logs.delete(topic, partition.index)
-                except DiskError as error:
-                    self.dir_failed(log_dir_of(partition), error)
+        return self._logs.remove(
+            [(topic, index) for index in partitions if (topic, index) in self._logs.logs]
+        )
 
     def reconfigure(self, topics: Iterable[str] | None = None) -> None:
         """Apply changed settings to the given topics, or to all of them."""

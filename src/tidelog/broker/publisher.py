@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.partitions import OfflinePartitionError
+from tidelog.broker.partitions import NewPartition, OfflinePartitionError
 from tidelog.broker.settings import connection_limits
 from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.image import MetadataImage, PartitionImage, ResourceType, TopicImage
 from tidelog.storage.disk import DiskError
+from tidelog.storage.log_dirs import LogDirError
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 logger = logging.getLogger("tidelog.broker")
 
-PARTITIONS_PER_TURN = 20
-"""Partitions opened before other work gets a turn of the loop."""
+CREATIONS_AT_ONCE = 32
+"""New logs under way in threads at the same time."""
+
+_Wanted = Iterable[tuple[TopicImage, int, PartitionImage]]
 
 
 class MetadataPublisher:
@@ -35,10 +39,7 @@ class MetadataPublisher:
     async def open_all(self, image: MetadataImage) -> None:
         """Start-up: every partition that the image places here; what is on disk beyond that is set aside."""
         self._serving = True
-        for count, (topic, index, partition) in enumerate(list(image.partitions()), 1):
-            self._open(topic, index, partition, is_new=False)
-            if count % PARTITIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        await self._open(image.partitions(), is_new=False)
         self._broker.partitions.set_aside_strays()
 
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -49,13 +50,15 @@ class MetadataPublisher:
             return
         partitions = self._broker.partitions
         for gone in delta.topics.deleted:
-            partitions.remove_topic(gone.name, gone.topic_id)
-        for topic_id, changed in delta.topics.changed_partitions().items():
-            topic = image.topics_by_id[topic_id]
-            for count, (index, partition) in enumerate(changed.items(), 1):
-                self._open(topic, index, partition, is_new=True)
-                if count % PARTITIONS_PER_TURN == 0:
-                    await asyncio.sleep(0)
+            await self._remove(gone)
+        await self._open(
+            (
+                (image.topics_by_id[topic_id], index, partition)
+                for topic_id, changed in delta.topics.changed_partitions().items()
+                for index, partition in changed.items()
+            ),
+            is_new=True,
+        )
         if broker_settings_changed:
             partitions.reconfigure()
         else:
@@ -74,13 +77,47 @@ class MetadataPublisher:
         for listener in broker.listeners:
             listener.limits = limits
 
-    def _open(self, topic: TopicImage, index: int, partition: PartitionImage, *, is_new: bool) -> None:
-        if self._broker.node_id not in partition.replicas:
-            return
+    async def _open(self, wanted: _Wanted, *, is_new: bool) -> None:
+        """Lead what has a log here; make logs for the others in threads, for they wait for the disk."""
+        partitions = self._broker.partitions
+        missing: list[NewPartition] = []
+        for topic, index, partition in wanted:
+            if self._broker.node_id not in partition.replicas:
+                continue
+            try:
+                if not partitions.open(topic.name, index, topic.topic_id, partition.leader_epoch):
+                    if not is_new:
+                        partitions.check_may_be_missing(topic.name, index)
+                    missing.append(NewPartition(topic.name, index, topic.topic_id, partition.leader_epoch))
+            except OfflinePartitionError as error:
+                logger.error("%s", error)
+            except DiskError as error:
+                partitions.dir_failed(partitions.log_dir_containing(error.path), error)
+        for first in range(0, len(missing), CREATIONS_AT_ONCE):
+            await self._create(missing[first : first + CREATIONS_AT_ONCE])
+
+    async def _create(self, missing: Sequence[NewPartition]) -> None:
         partitions = self._broker.partitions
         try:
-            partitions.open(topic.name, index, topic.topic_id, partition.leader_epoch, is_new=is_new)
+            creations = partitions.plan_creation(missing)
+        except LogDirError as error:
+            logger.error("%d partitions cannot be created: %s", len(missing), error)
+            return
+        outcomes = await asyncio.gather(
+            *(self._broker.in_background(creation.run) for creation in creations), return_exceptions=True
+        )
+        for new, outcome in zip(missing, outcomes, strict=True):
+            if isinstance(outcome, DiskError):
+                partitions.dir_failed(partitions.log_dir_containing(outcome.path), outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                partitions.lead(outcome, new)
+
+    async def _remove(self, topic: TopicImage) -> None:
+        partitions = self._broker.partitions
+        try:
+            removal = partitions.remove_topic(topic.name, topic.topic_id)
+            await self._broker.in_background(removal.run)
         except DiskError as error:
             partitions.dir_failed(partitions.log_dir_containing(error.path), error)
-        except OfflinePartitionError as error:
-            logger.error("%s", error)

@@ -417,9 +417,9 @@ class Log:
         """A checkpoint holds this log start: files of segments below it may go."""
         retention.release_files(self, offset, now_ms)
 
-    def remove_due_files(self, now_ms: int) -> int:
-        """Remove files whose `file.delete.delay.ms` is over; returns how many."""
-        return retention.remove_due_files(self, now_ms)
+    def take_due_files(self, now_ms: int) -> list[str]:
+        """Files whose `file.delete.delay.ms` is over: whoever takes them removes them, in a thread of its choice."""
+        return retention.take_due_files(self, now_ms)
 
     def truncate_to(self, offset: int) -> bool:
         """Cut the log so that nothing at or above `offset` remains. False if there was nothing. Durable when it returns."""

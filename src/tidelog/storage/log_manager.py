@@ -19,6 +19,7 @@ from tidelog.ports import Clock, Rng
 from tidelog.storage import files
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.disk import Disk, DiskError
+from tidelog.storage.lifecycle import Creation, Disposal, Removal
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_dirs import LogDir, LogDirError, agree_on_cluster_id, read_all
@@ -70,7 +71,7 @@ class LogManager:
         self._retention_queue: deque[TopicPartition] = deque()
         self._retention_due_ms = 0
         self._with_deleted_files: dict[TopicPartition, None] = {}
-        self._doomed_dirs: deque[tuple[int, str]] = deque()
+        self._doomed_dirs: list[tuple[int, str]] = []
         self._checkpoint: Checkpoint | None = None
 
     # ---- opening
@@ -176,39 +177,70 @@ class LogManager:
 
     # ---- partitions come and go
 
-    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """A new, empty log in the directory with the fewest partitions; its directory and id are durable when this returns."""
-        key = (topic, partition)
-        if key in self.logs or key in self.failed_logs:
-            raise ValueError(
-                f"{topic}-{partition} is there already: {self.logs.get(key) or self.failed_logs[key]}"
+    def plan_creation(self, wanted: Sequence[tuple[TopicPartition, bytes, LogConfig]]) -> list[Creation]:
+        """Choose a directory for each new partition (key, topic id, settings): the one with the fewest."""
+        counts = {directory.path: 0 for directory in self.dirs if directory.online}
+        if not counts:
+            raise LogDirError("every log directory is offline")
+        if len(counts) > 1:
+            for log in self.logs.values():
+                counts[files.parent(log.directory)] += 1
+        creations = []
+        for key, topic_id, config in wanted:
+            if key in self.logs or key in self.failed_logs:
+                raise ValueError(
+                    f"{key[0]}-{key[1]} is there already: {self.logs.get(key) or self.failed_logs[key]}"
+                )
+            path = min(counts, key=counts.__getitem__)
+            counts[path] += 1
+            creations.append(
+                Creation(
+                    disk=self._disk,
+                    log_dir=path,
+                    key=key,
+                    topic_id=topic_id,
+                    config=config,
+                    now_ms=self._clock.wall_ms(),
+                    rng=self._rng,
+                    name_reused=key in self.dir_of(path).in_checkpoints,
+                )
             )
-        directory = self._roomiest()
-        log = open_log(
-            self._disk,
-            files.partition_dir(directory.path, topic, partition),
-            topic,
-            partition,
-            config=config,
-            now_ms=self._clock.wall_ms(),
-            rng=self._rng,
-            topic_id=topic_id,
-            name_reused=key in directory.in_checkpoints,
-        )
-        self.logs[key] = log
+        return creations
+
+    def adopt(self, log: Log) -> None:
+        """Take a log that a `Creation` made into the books."""
+        self.logs[log.topic, log.partition] = log
+
+    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """Plan, run and adopt one creation on this thread."""
+        (creation,) = self.plan_creation([((topic, partition), topic_id, config)])
+        log = creation.run()
+        self.adopt(log)
         return log
 
+    def remove(self, keys: Iterable[TopicPartition]) -> Removal:
+        """The partitions are gone for everyone, and once the removal ran, also after a crash.
+
+        Their files follow after `file.delete.delay.ms`.
+        """
+        parents = []
+        for key in keys:
+            log = self.logs.pop(key)
+            parents.append(files.parent(log.directory))
+            path = self._move_out(log, files.DELETE_DIR)
+            self._doomed_dirs.append((self._clock.wall_ms() + log.config.file_delete_delay_ms, path))
+        return Removal(self._disk, parents)
+
     def delete(self, topic: str, partition: int) -> None:
-        """The partition is gone for everyone, now and after a crash. Its files follow after `file.delete.delay.ms`."""
-        log = self.logs.pop((topic, partition))
-        path = self._move_out(log, files.DELETE_DIR)
-        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
-        self._doomed_dirs.append((due_ms, path))
+        """Remove one partition and make that durable on this thread."""
+        self.remove([(topic, partition)]).run()
 
     def set_aside(self, topic: str, partition: int) -> str:
         """Take a partition out that nobody claims, and keep its data under a `-stray` name; returns the path."""
         log = self.logs.pop((topic, partition))
-        return self._move_out(log, files.STRAY_DIR)
+        path = self._move_out(log, files.STRAY_DIR)
+        self._disk.sync_dir(files.parent(path))
+        return path
 
     def _move_out(self, log: Log, suffix: str) -> str:
         parent = files.parent(log.directory)
@@ -217,17 +249,7 @@ class LogManager:
         self._disk.rename(log.directory, path)
         log.directory_moved(path)
         log.close()
-        self._disk.sync_dir(parent)
         return path
-
-    def _roomiest(self) -> LogDir:
-        counts = {directory.path: 0 for directory in self.dirs if directory.online}
-        for log in self.logs.values():
-            counts[files.parent(log.directory)] += 1
-        if not counts:
-            raise LogDirError("every log directory is offline")
-        path = min(counts, key=counts.__getitem__)
-        return self.dir_of(path)
 
     # ---- checkpoints
 
@@ -256,7 +278,7 @@ class LogManager:
     # ---- housekeeping
 
     def tick(self, now_ms: int) -> int:
-        """Retention for the logs whose turn it is, and files and directories whose time has come. Returns the segments let go."""
+        """Retention for the logs whose turn it is. Returns the segments let go; their files follow through `disposal`."""
         if now_ms >= self._retention_due_ms and not self._retention_queue:
             self._retention_queue.extend(self.logs)
             self._retention_due_ms = now_ms + self._retention_check_interval_ms
@@ -265,14 +287,6 @@ class LogManager:
             log = self.logs.get(self._retention_queue.popleft())
             if log is not None:
                 segments += self._housekeep(log, now_ms)
-        for key in list(self._with_deleted_files):
-            self._remove_due_files(key, now_ms)
-        if self._doomed_dirs and self._doomed_dirs[0][0] <= now_ms:
-            path = self._doomed_dirs.popleft()[1]
-            try:
-                self._disk.remove_tree(path)
-            except DiskError as error:
-                self.fail_dir(files.parent(path), error)
         return segments
 
     def _housekeep(self, log: Log, now_ms: int) -> int:
@@ -287,17 +301,30 @@ class LogManager:
         """For `Checkpoint.finish`: this log has `.deleted` files that wait for their time."""
         self._with_deleted_files[key] = None
 
-    def _remove_due_files(self, key: TopicPartition, now_ms: int) -> None:
-        log = self.logs.get(key)
-        if log is None:
-            del self._with_deleted_files[key]
-            return
-        try:
-            log.remove_due_files(now_ms)
-        except DiskError as error:
-            self.fail_dir(files.parent(log.directory), error)
-        if not log.deferred_deletes:
-            del self._with_deleted_files[key]
+    def disposal(self, now_ms: int) -> Disposal | None:
+        """Files and directories whose `file.delete.delay.ms` is over. They are out of the books whether `run` succeeds or not."""
+        due_files: list[str] = []
+        for key in list(self._with_deleted_files):
+            log = self.logs.get(key)
+            if log is not None:
+                due_files += log.take_due_files(now_ms)
+            if log is None or not log.deferred_deletes:
+                del self._with_deleted_files[key]
+        due_dirs = [path for due_ms, path in self._doomed_dirs if due_ms <= now_ms]
+        self._doomed_dirs = [(due_ms, path) for due_ms, path in self._doomed_dirs if due_ms > now_ms]
+        if not due_files and not due_dirs:
+            return None
+        return Disposal(self._disk, due_files, due_dirs)
+
+    def disposed(self, disposal: Disposal) -> dict[str, DiskError]:
+        """Take note of what could not be removed; returns the directories that are offline now."""
+        failed: dict[str, DiskError] = {}
+        for error in disposal.errors:
+            for directory in self.dirs:
+                if error.path.startswith(directory.path + "/"):
+                    failed[directory.path] = error
+                    self.fail_dir(directory.path, error)
+        return failed
 
     # ---- directories
 

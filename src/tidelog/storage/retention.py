@@ -125,10 +125,8 @@ def _keep_producers(log: Log, base_offset: int) -> None:
     log.disk.sync_dir(log.directory)
 
 
-def remove_due_files(log: Log, now_ms: int) -> int:
+def take_due_files(log: Log, now_ms: int) -> list[str]:
     due = [path for due_ms, path in log.deferred_deletes if due_ms <= now_ms]
     if due:
         log.deferred_deletes = [(due_ms, path) for due_ms, path in log.deferred_deletes if due_ms > now_ms]
-        for path in due:
-            log.disk.remove(path)
-    return len(due)
+    return due
