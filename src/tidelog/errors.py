@@ -34,7 +34,9 @@ class RequestError(TidelogError):
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
-        message = message if len(message) <= MESSAGE_CHARACTERS_MAX else message[:MESSAGE_CHARACTERS_MAX] + "…"
+        message = (
+            message if len(message) <= MESSAGE_CHARACTERS_MAX else message[:MESSAGE_CHARACTERS_MAX] + "…"
+        )
         super().__init__(message or code.name)
         self.code = code
         self.message = message or code.name

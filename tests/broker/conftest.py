@@ -159,7 +159,7 @@ class Wire:
                         for index in range(partitions)
                     ],
                 )
-            ]
+            ],
         )
         for _ in range(200):
             answers = self.ask(request).topics[0].partitions
@@ -170,9 +170,7 @@ class Wire:
 
     def metadata(self, *names: str, version: int | None = None, create: bool = False) -> Any:
         topics = [metadata.MetadataRequestTopic(name=name) for name in names]
-        return self.ask(
-            metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=create), version
-        )
+        return self.ask(metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
 
     def produce(
         self,
@@ -234,7 +232,9 @@ class Wire:
         assert response.error_code == 0, response
         return response.responses[0].partitions[0]
 
-    def offset_at(self, topic: Topic, timestamp: int, *, partition: int = 0, version: int | None = None) -> Any:
+    def offset_at(
+        self, topic: Topic, timestamp: int, *, partition: int = 0, version: int | None = None
+    ) -> Any:
         asked = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = list_offsets.ListOffsetsRequest(
             replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic.name, partitions=[asked])]

@@ -82,9 +82,7 @@ def test_a_wait_that_takes_too_long(slow: tuple[OwnBroker, Topic, Topic], disk: 
     assert wire.offset_at(topic, -1).offset == 2
 
 
-def test_one_sync_serves_everybody_who_waits(
-    slow: tuple[OwnBroker, Topic, Topic], disk: FaultyDisk
-) -> None:
+def test_one_sync_serves_everybody_who_waits(slow: tuple[OwnBroker, Topic, Topic], disk: FaultyDisk) -> None:
     broker, topic, _ = slow
     wires = [broker.connect() for _ in range(5)]
     wires[0].send(wires[0].produce_request(topic, batch()))
@@ -178,7 +176,11 @@ def check_half_offline(two: Two, wire: Wire) -> None:
         -1,
         [0],
     )
-    assert (code(described[well]), described[well].leader_id, described[well].offline_replicas) == ("NONE", 0, [])
+    assert (code(described[well]), described[well].leader_id, described[well].offline_replicas) == (
+        "NONE",
+        0,
+        [],
+    )
     dirs = {result.log_dir: code(result) for result in wire.ask(DescribeLogDirsRequest(topics=None)).results}
     assert dirs == {two.paths[0]: "NONE", two.paths[1]: "KAFKA_STORAGE_ERROR"}
     assert code(wire.produce(two.topic, batch(), partition=well)) == "NONE"
@@ -187,9 +189,7 @@ def check_half_offline(two: Two, wire: Wire) -> None:
 
 def delete_records(wire: Wire, partition: int, offset: int) -> Any:
     asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=9000
-    )
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=9000)
     return wire.ask(request).topics[0].partitions[0]
 
 
@@ -259,6 +259,24 @@ def test_a_disk_that_fails_while_a_topic_is_created(two: Two) -> None:
     outcomes = [code(wire.produce(created, batch(), partition=index)) for index in range(4)]
     assert set(outcomes) == {"NONE", "KAFKA_STORAGE_ERROR"}
     check_half_offline(two, wire)
+
+
+def test_a_disk_that_fails_for_one_of_several_new_partitions(two: Two) -> None:
+    """The others in that directory were made all right, but the directory is offline now, and so are they."""
+    two.disk.fails = lambda operation, path: path.startswith(
+        (f"{two.paths[1]}/new-0/", f"{two.paths[1]}/new-1/")
+    )
+    wire = two.broker.connect()
+    topic = CreatableTopic(name="new", num_partitions=4, replication_factor=1)
+    (result,) = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=9000)).topics
+    assert code(result) == "NONE"
+    homes = [(Path(two.paths[1]) / f"new-{index}").exists() for index in range(4)]
+    outcomes = [
+        code(wire.produce(Topic("new", result.topic_id), batch(), partition=index)) for index in range(4)
+    ]
+    assert outcomes == ["KAFKA_STORAGE_ERROR" if home else "NONE" for home in homes]
+    check_half_offline(two, wire)
+    wire.create("after")
 
 
 def test_retention_that_fails_takes_the_directory_offline(launch: Any, disk: FaultyDisk) -> None:

@@ -206,9 +206,7 @@ def test_a_parked_fetch_waits_for_all_its_bytes(
     assert base_offsets(wire.receive(SOON_SECONDS).responses[0].partitions[0]) == [3, 4]
 
 
-def test_answers_keep_their_order_around_a_parked_fetch(
-    wire: Wire, three: Topic, foreign: bool
-) -> None:
+def test_answers_keep_their_order_around_a_parked_fetch(wire: Wire, three: Topic, foreign: bool) -> None:
     if foreign:
         pytest.skip("Kafka reads no further request while one is unanswered")
     wire.send(wire.fetch_request(three, 3, max_wait_ms=LONG_MS))

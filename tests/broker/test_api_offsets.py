@@ -135,12 +135,8 @@ def test_read_committed_is_told_the_last_stable_offset(wire: Wire, six: Topic) -
 def end_of(
     wire: Wire, topic: Topic, epoch: int, *, current: int = -1, partition: int = 0
 ) -> tuple[str, int, int]:
-    asked = OffsetForLeaderPartition(
-        partition=partition, current_leader_epoch=current, leader_epoch=epoch
-    )
-    request = OffsetForLeaderEpochRequest(
-        topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[asked])]
-    )
+    asked = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[asked])])
     answer = wire.ask(request).topics[0].partitions[0]
     assert answer.partition == partition
     return code(answer), answer.leader_epoch, answer.end_offset

@@ -52,7 +52,10 @@ def test_unknown_partitions(wire: Wire, topic: Topic, nowhere: Topic) -> None:
     assert outcome(wire.produce(nowhere, batch())) == ("UNKNOWN_TOPIC_ID", -1)
     assert outcome(wire.produce(Topic("", ZERO_UUID), batch())) == ("UNKNOWN_TOPIC_ID", -1)
     for partition in (1, 99, -1):
-        assert outcome(wire.produce(topic, batch(), partition=partition)) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
+        assert outcome(wire.produce(topic, batch(), partition=partition)) == (
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            -1,
+        )
         assert outcome(wire.produce(topic, batch(), partition=partition, version=12)) == (
             "UNKNOWN_TOPIC_OR_PARTITION",
             -1,
@@ -198,7 +201,8 @@ def test_several_topics_and_partitions(wire: Wire, name: str) -> None:
 
     def data(topic_id: bytes, *indexes: int) -> TopicProduceData:
         return TopicProduceData(
-            topic_id=topic_id, partition_data=[PartitionProduceData(index=i, records=batch()) for i in indexes]
+            topic_id=topic_id,
+            partition_data=[PartitionProduceData(index=i, records=batch()) for i in indexes],
         )
 
     request = ProduceRequest(

@@ -79,9 +79,7 @@ def test_deleted_records_stay_deleted(launch: Any, clean: bool) -> None:
     for _ in range(5):
         wire.produce(topic, batch())
     asked = DeleteRecordsPartition(partition_index=0, offset=3)
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=9000
-    )
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=9000)
     assert wire.ask(request).topics[0].partitions[0].low_watermark == 3
 
     broker.restart(clean=clean)

@@ -195,7 +195,9 @@ def test_deletions_that_cannot_be(wire: Wire, topic: Topic, nowhere: Topic) -> N
 def test_deletion_can_be_switched_off(launch: Any) -> None:
     wire = launch(delete_topic_enable="false").connect()
     topic = wire.create("t")
-    assert [code(result) for result in delete(wire, DeleteTopicState(name="t"))] == ["TOPIC_DELETION_DISABLED"]
+    assert [code(result) for result in delete(wire, DeleteTopicState(name="t"))] == [
+        "TOPIC_DELETION_DISABLED"
+    ]
     assert code(wire.produce(topic, batch())) == "NONE"
 
 

@@ -143,7 +143,7 @@ def test_a_restart_keeps_data_and_address() -> None:
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
-    with Cluster(data_dir=tmp_path), pytest.raises(StartError, match="in use|lock"):
+    with Cluster(data_dir=tmp_path), pytest.raises(StartError, match=r"in use|lock"):
         Cluster(data_dir=tmp_path).start()
 
 

@@ -53,9 +53,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *arguments: 
     return [line.split() for line in seen.read_text().splitlines()]
 
 
-def test_one_cluster_and_a_topic_per_test(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_cluster_and_a_topic_per_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = run(pytester, monkeypatch)
     assert len({tuple(row[:3]) for row in rows}) == 1
     assert len({row[3] for row in rows}) == 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -50,7 +50,7 @@ logger = logging.getLogger("tidelog.broker")
 
 R = TypeVar("R")
 
-SYNC_THREADS = 2
+SYNC_THREADS = 4
 """For the group commit and the metadata log: what clients wait for."""
 BACKGROUND_THREADS = 4
 """For everything else that waits for the disk: new partitions, checkpoints, deletions, recovery."""
@@ -279,8 +279,16 @@ class Broker:
             listener.close()
         await self.group_commit.drain()
         async with self._checkpointing:
-            await self.in_background(lambda: self.logs.close(clean=clean, broker_epoch=self.broker_epoch))
+            await self.in_background(
+                lambda: self.logs.close(
+                    clean=clean, broker_epoch=self.broker_epoch, run_all=self._run_in_sync_threads
+                )
+            )
         self._shut_down_threads()
+
+    def _run_in_sync_threads(self, jobs: Sequence[Callable[[], None]]) -> None:
+        for _ in self._executor.map(lambda job: job(), jobs):
+            pass  # each raises here what it raised there
 
     def _abandon(self) -> None:
         """The start failed: let go of ports, locks and threads."""

@@ -98,7 +98,10 @@ class PartitionTable:
         )
 
     def lead(self, log: Log, new: NewPartition) -> None:
-        """Lead a partition whose log was just made."""
+        """Lead a partition whose log was just made. Its directory may have gone offline meanwhile; then it stays offline, too."""
+        if parent(log.directory) in self._logs.offline_dirs:
+            log.close()
+            return
         self._logs.adopt(log)
         self._lead(log, new.topic_id, new.leader_epoch)
 

@@ -96,7 +96,8 @@ class Partition:
         if validated.header[5] & TRANSACTIONAL_FLAG:
             # Nothing could ever end the transaction that this batch would open, and readers would wait for its end (I44).
             raise RequestError(
-                ErrorCode.INVALID_TXN_STATE, f"{self!r} takes no transactional records: no transaction is open"
+                ErrorCode.INVALID_TXN_STATE,
+                f"{self!r} takes no transactional records: no transaction is open",
             )
         result = self.log.append_as_leader(
             validated.batch, validated.header, leader_epoch=self.leader_epoch, now_ms=now_ms

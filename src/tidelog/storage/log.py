@@ -461,6 +461,11 @@ class Log:
 
     def close_cleanly(self) -> None:
         """Make everything durable, with a producer snapshot at the log's end, so that the next start reads next to nothing."""
+        if (
+            self.log_end_offset == 0
+        ):  # never written to: recovery of an empty log is as quick as reading its files
+            self.close()
+            return
         snapshot = files.snapshot_path(self.directory, self.log_end_offset)
         if self.dirty or not self.disk.exists(
             snapshot

@@ -30,6 +30,12 @@ _LOGS_PER_TICK: Final = 200  # retention looks at the logs in slices, so that no
 _DEFAULT_CONFIG: Final = LogConfig()
 
 Progress = Callable[[int, int, Log], None]
+RunAll = Callable[[Sequence[Callable[[], None]]], None]
+
+
+def _one_after_another(jobs: Sequence[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
 
 
 def _default_config(topic: str) -> LogConfig:
@@ -371,20 +377,22 @@ class LogManager:
 
     # ---- closing
 
-    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+    def close(
+        self, *, clean: bool = True, broker_epoch: int = -1, run_all: RunAll = _one_after_another
+    ) -> None:
         """With `clean`, everything is made durable and marked so. Without, files are let go as after a crash. Never raises
-        for a directory that fails on the way: that one gets no marker.
+        for a directory that fails on the way: that one gets no marker. `run_all` may close the logs in several threads.
         """
         if clean:
             for directory in self.dirs:
                 if directory.online:
-                    self._close_cleanly(directory, broker_epoch)
+                    self._close_cleanly(directory, broker_epoch, run_all)
         else:
             for log in (*self.logs.values(), *self.internal_logs.values()):
                 log.close()
         self.release_locks()
 
-    def _close_cleanly(self, directory: LogDir, broker_epoch: int) -> None:
+    def _close_cleanly(self, directory: LogDir, broker_epoch: int, run_all: RunAll) -> None:
         held = [
             (key, log)
             for key, log in (*self.logs.items(), *self.internal_logs.items())
@@ -394,7 +402,7 @@ class LogManager:
             for _, log in held:
                 if log.flushing:
                     raise RuntimeError(f"a flush of {log.name} is under way: finish it before closing")
-                log.close_cleanly()
+            run_all([log.close_cleanly for _, log in held])
             checkpoint = Checkpoint(self, [directory], held)
             checkpoint.run()
             for _, log in held if directory.path not in checkpoint.errors else ():
