@@ -343,7 +343,8 @@ class OwnBroker:
         assert ready.wait(30), "the broker did not start"
         if self._failure is not None:
             self._thread.join()
-            raise self._failure
+            failure, self._failure = self._failure, None
+            raise failure
         return self
 
     def stop(self) -> None:

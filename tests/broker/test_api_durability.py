@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import FaultyDisk, OwnBroker, Topic, Wire, batch, code
+from tidelog.broker.node import StartError
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -336,3 +337,36 @@ def test_a_metadata_log_that_fails_ends_the_broker(launch: Any, disk: FaultyDisk
     wire = broker.connect()
     assert wire.offset_at(topic, -1).offset == 1
     wire.create("v")
+
+
+def test_a_topic_created_while_every_directory_is_offline(two: Two) -> None:
+    """It exists, offline, and comes to life when the broker finds its disks again."""
+    wire = two.broker.connect()
+    two.disk.fails = lambda operation, path: operation == "sync" and "/t-" in path
+    for index in range(2):
+        assert code(wire.produce(two.topic, batch(), partition=index)) == "KAFKA_STORAGE_ERROR"
+    topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    (result,) = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=9000)).topics
+    created = Topic("new", result.topic_id)
+    assert (code(result), code(wire.produce(created, batch()))) == ("NONE", "KAFKA_STORAGE_ERROR")
+    two.disk.fails = lambda operation, path: False
+    two.broker.restart()
+    assert code(two.broker.connect().produce(created, batch())) == "NONE"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=StartError,
+    reason="a log of a deleted topic in a directory that came back is taken for a second copy",
+)
+def test_a_directory_that_comes_back_after_its_topic_was_created_again(two: Two) -> None:
+    """What it holds is of another topic id: it is set aside, and nothing keeps the broker from starting (I6)."""
+    wire = two.broker.connect()
+    two.break_second("sync")
+    wire.produce(two.topic, batch(), partition=two.ill)
+    two.broker.call(lambda: two.broker.broker.topics.delete("t"))
+    new = wire.create("t", 2)
+    two.disk.fails = lambda operation, path: False
+    two.broker.restart()
+    wire = two.broker.connect()
+    assert [wire.produce(new, batch(), partition=index).base_offset for index in range(2)] == [0, 0]
