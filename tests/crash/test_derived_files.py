@@ -57,6 +57,14 @@ def answers(bootstrap: str, moments_ms: list[int]) -> dict[str, Any]:
     }
 
 
+def wait_for_segments(broker: Peer, count: int) -> None:
+    """Rolled segments have indexes of their own, which the active one's recovery would not show."""
+    deadline = time.monotonic() + 60
+    while len(list(broker.log_dir.glob(f"{TOPIC}-0/*.log"))) < count:
+        assert time.monotonic() < deadline, f"the log did not reach {count} segments"
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
@@ -69,7 +77,7 @@ def test_deleting_every_derived_file_changes_no_answer(
     began_ms = int(time.time() * 1000)
     load = Load(broker.bootstrap, TOPIC, name="load", acks="all")
     load.start()
-    time.sleep(2.0)
+    wait_for_segments(broker, 3)
     load.stop()
     with RawConnection(broker.bootstrap) as connection:
         producer_id, epoch = init_producer_id(connection)
@@ -85,9 +93,6 @@ def test_deleting_every_derived_file_changes_no_answer(
 
     moments = [began_ms - 1, began_ms + 300, began_ms + 900, began_ms + 1500, began_ms + 3_600_000]
     before = answers(broker.bootstrap, moments)
-    assert len(list(broker.log_dir.glob(f"{TOPIC}-0/*.log"))) > 1, (
-        "one segment only: rolled segments are not shown"
-    )
     check([load], before["records"])
 
     if killed:

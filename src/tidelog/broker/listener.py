@@ -35,6 +35,26 @@ class ConnectionLimits:
     backlog: int = 50
 
 
+class ConnectionCounts:
+    """Open connections of all listeners together: the limits are the broker's, not one listener's."""
+
+    __slots__ = ("per_ip", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.per_ip: Counter[str] = Counter()
+
+    def opened(self, host: str) -> None:
+        self.total += 1
+        self.per_ip[host] += 1
+
+    def closed(self, host: str) -> None:
+        self.total -= 1
+        self.per_ip[host] -= 1
+        if not self.per_ip[host]:
+            del self.per_ip[host]
+
+
 class Listener:
     """One endpoint of the broker."""
 
@@ -46,6 +66,7 @@ class Listener:
         dispatcher: Dispatcher,
         limits: ConnectionLimits,
         shared: SharedBuffer,
+        counts: ConnectionCounts,
     ) -> None:
         self.name = name
         self._dispatcher = dispatcher
@@ -53,7 +74,7 @@ class Listener:
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
-        self._per_ip: Counter[str] = Counter()
+        self._counts = counts
         self._sock = _bind(host, port, limits.backlog)
         self.host, self.port = self._sock.getsockname()[:2]
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -90,14 +111,14 @@ class Listener:
 
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self.limits
-        if len(self.connections) >= limits.max_connections:
+        if self._counts.total >= limits.max_connections:
             logger.warning(
                 "refused a connection from %s: max.connections=%d are open", host, limits.max_connections
             )
             sock.close()
             return
         allowed = limits.per_ip_overrides.get(host, limits.max_connections_per_ip)
-        if self._per_ip[host] >= allowed:
+        if self._counts.per_ip[host] >= allowed:
             logger.warning("refused a connection from %s: max.connections.per.ip=%d are open", host, allowed)
             sock.close()
             return
@@ -117,14 +138,12 @@ class Listener:
             on_close=self._closed,
         )
         self.connections[connection] = None
-        self._per_ip[host] += 1
+        self._counts.opened(host)
         connection.start()
 
     def _closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
-        self._per_ip[connection.peer_host] -= 1
-        if not self._per_ip[connection.peer_host]:
-            del self._per_ip[connection.peer_host]
+        self._counts.closed(connection.peer_host)
 
     # ---- idle connections
 

@@ -20,7 +20,7 @@ from tidelog.broker.connection import SharedBuffer
 from tidelog.broker.dispatch import ApiDispatcher
 from tidelog.broker.group_commit import GroupCommit
 from tidelog.broker.housekeeping import Housekeeping
-from tidelog.broker.listener import Listener
+from tidelog.broker.listener import ConnectionCounts, Listener
 from tidelog.broker.metadata_service import MetadataService, read_image
 from tidelog.broker.partitions import PartitionTable
 from tidelog.broker.producer_ids import ProducerIdSource
@@ -114,6 +114,9 @@ class Broker:
             # What recovery found is made durable before the first question, so that no client ever sees a high
             # watermark below one that was told before the crash (I49).
             await self.group_commit.drain()
+        except RequestError as error:
+            self._abandon()
+            raise StartError(f"the cluster's metadata cannot be written: {error}") from error
         except BaseException:
             self._abandon()
             raise
@@ -150,12 +153,14 @@ class Broker:
             self._executor,
             lambda partition, error: self.partitions.disk_failed(partition, error),
         )
-        self.partitions = PartitionTable(self.logs, self.group_commit, self._policy_of)
+        self.partitions = PartitionTable(
+            self.logs, self.group_commit, self._policy_of, on_dir_offline=self._dir_is_offline
+        )
 
     def _bind(self) -> None:
         """Take the ports before anything is promised, so that a port in use costs nothing but a message."""
         self.dispatcher = ApiDispatcher(self, self.apis)
-        shared = SharedBuffer()
+        shared, counts = SharedBuffer(), ConnectionCounts()
         limits = connection_limits(self.config)
         advertised = {endpoint.name: endpoint for endpoint in self.config.advertised}
         for endpoint in self.config.listeners:
@@ -163,7 +168,9 @@ class Broker:
                 continue  # a cluster of one has nobody to talk to there
             host = endpoint.host or "0.0.0.0"
             try:
-                listener = Listener(endpoint.name, host, endpoint.port, self.dispatcher, limits, shared)
+                listener = Listener(
+                    endpoint.name, host, endpoint.port, self.dispatcher, limits, shared, counts
+                )
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {host}:{endpoint.port}: {error.strerror or error}; "
@@ -256,9 +263,13 @@ class Broker:
                 self.partitions.dir_failed(path, error)
 
     def _metadata_failed(self, error: DiskError) -> None:
-        logger.critical("the metadata log cannot be written, the broker stops: %s", error)
         self.partitions.dir_failed(self.partitions.log_dir_containing(error.path), error)
-        self.failed.set()
+
+    def _dir_is_offline(self, path: str) -> None:
+        """A broker without its metadata log cannot go on; one without all its partitions in the other directories can."""
+        if path == self.logs.dirs[0].path:
+            logger.critical("%s held the metadata log; the broker stops", path)
+            self.failed.set()
 
     # ---- stopping
 

@@ -41,11 +41,17 @@ class OfflinePartitionError(TidelogError):
 
 class PartitionTable:
     def __init__(
-        self, logs: LogManager, flush_queue: FlushQueue, policy_of: Callable[[str], TopicPolicy]
+        self,
+        logs: LogManager,
+        flush_queue: FlushQueue,
+        policy_of: Callable[[str], TopicPolicy],
+        *,
+        on_dir_offline: Callable[[str], None],
     ) -> None:
         self._logs = logs
         self._flush_queue = flush_queue
         self._policy_of = policy_of
+        self._on_dir_offline = on_dir_offline
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         # Partitions of the metadata that could not be opened: clients hear of a failing disk, not of a missing topic.
@@ -205,5 +211,6 @@ class PartitionTable:
         if affected or path not in self._logs.offline_dirs:
             logger.error("log directory %s goes offline with %d partitions: %s", path, len(affected), error)
             self._logs.fail_dir(path, error)
+            self._on_dir_offline(path)
         for partition in affected:
             partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
