@@ -36,6 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev]'
+	@$(PY) -m compileall -q src
 	@touch $@
 
 run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
@@ -75,9 +76,8 @@ clients: install ## every client library against the broker, nothing else
 	$(PYTEST) tests/clients --timeout 1800
 
 docs: install ## regenerate the reference pages that come from tables in the code
-	@for generator in tools/generate_*_docs.py; do \
-		[ -e "$$generator" ] || continue; echo "$$generator"; $(PY) "$$generator"; \
-	done
+	$(PY) -m tidelog.config.docs > docs/CONFIGURATION.md
+	$(PY) tools/generate_messages.py
 
 constraints: ## write the versions now in .venv to constraints.txt
 	@$(PY) -m pip freeze --exclude-editable --exclude tidelog | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt

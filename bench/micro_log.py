@@ -23,6 +23,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.storage.recovery import open_log
+from tidelog.storage.segment import Segment
 
 NOW_MS = 1_700_000_000_000
 
@@ -152,7 +153,7 @@ def time_tail(log: Log) -> float:
     return (time.perf_counter() - started) / 20_000
 
 
-def _place(log: Log, offset: int) -> tuple[object, int]:
+def _place(log: Log, offset: int) -> tuple[Segment, int]:
     found = log.active.find(offset)
     assert found is not None
     return log.active, found[0]

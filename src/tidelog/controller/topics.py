@@ -124,7 +124,7 @@ class TopicCreator:
         if problem is not None:
             raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name in self._image.topics_by_name:
-            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         if "." in name or "_" in name:
             other = self._known_names().get(_collision_form(name))
             if other is not None:
