@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import FaultyDisk, OwnBroker, Topic, Wire, batch, code
-from tidelog.broker.node import StartError
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -354,11 +353,6 @@ def test_a_topic_created_while_every_directory_is_offline(two: Two) -> None:
     assert code(two.broker.connect().produce(created, batch())) == "NONE"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=StartError,
-    reason="a log of a deleted topic in a directory that came back is taken for a second copy",
-)
 def test_a_directory_that_comes_back_after_its_topic_was_created_again(two: Two) -> None:
     """What it holds is of another topic id: it is set aside, and nothing keeps the broker from starting (I6)."""
     wire = two.broker.connect()

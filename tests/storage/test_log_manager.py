@@ -115,7 +115,7 @@ def test_a_partition_in_two_directories_is_for_the_operator_to_decide(disk: SimD
     manager(disk, "/a", "/b").close()
     disk.make_dirs("/a/orders-0")
     disk.make_dirs("/b/orders-0")
-    with pytest.raises(LogDirError, match=r"orders-0 is in two log directories, /a and /b"):
+    with pytest.raises(LogDirError, match=r"orders-0 is in more than one log directory: /a, /b"):
         manager(disk, "/a", "/b")
 
 
@@ -371,3 +371,30 @@ def test_many_partitions_open_quickly_on_real_files(tmp_path: object) -> None:
     assert all(log.log_end_offset == 1 for log in again.logs.values())
     assert elapsed < 1, f"{elapsed / 60 * 1e3:.2f} ms per partition"
     again.close()
+
+
+def test_of_two_logs_of_one_partition_the_metadata_chooses(disk: SimDisk) -> None:
+    first = manager(disk, "/a")
+    append(first.create("orders", 0, ID, SMALL))
+    first.close()
+    second = manager(disk, "/b", cluster_id=first.cluster_id)
+    append_many(second.create("orders", 0, OTHER_ID, SMALL), 5)
+    second.close()
+    both = manager(disk, "/a", "/b", opened=False)
+    both.open_directories()
+    both.load(topic_id_of=lambda topic: OTHER_ID)
+    assert both.logs["orders", 0].log_end_offset == 5
+    (kept,) = [name for name in disk.list_dir("/a") if name.endswith("-stray")]
+    assert "earlier topic of that name" in both.warnings[0] and kept in both.warnings[0]
+
+
+def test_a_file_that_cannot_be_removed_takes_its_directory_offline(disk: SimDisk) -> None:
+    logs = manager(disk, "/a", "/b")
+    logs.create("orders", 0, ID, replace(SMALL, file_delete_delay_ms=0))
+    logs.delete("orders", 0)
+    disk.fail("remove", times=1)
+    disposal = logs.disposal(NOW_MS + 1)
+    assert disposal is not None
+    disposal.run()
+    assert list(logs.disposed(disposal)) == ["/a"]
+    assert list(logs.offline_dirs) == ["/a"]

@@ -108,9 +108,11 @@ class Broker:
         )
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         try:
-            await self._open_storage()
+            self._open_directories()
             self._bind()
-            await self._open_metadata()
+            publisher = self._open_metadata()
+            await self._load_logs()
+            await self._join_cluster(publisher)
             # What recovery found is made durable before the first question, so that no client ever sees a high
             # watermark below one that was told before the crash (I49).
             await self.group_commit.drain()
@@ -126,30 +128,26 @@ class Broker:
             listener.start()
         self._running = True
 
-    async def _open_storage(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _open_directories(self) -> None:
         self.logs = LogManager(
             self.disk,
             self.clock,
             self.rng,
             self.config.log_dirs,
             node_id=self.node_id,
+            config_for=lambda topic: self._policy_of(topic).log,
             retention_check_interval_ms=self.config.int("log.retention.check.interval.ms"),
         )
         try:
-            await self.in_background(lambda: self.logs.open(progress=_report_recovery))
+            self.logs.open_directories()
         except LogDirError as error:
             raise StartError(str(error)) from error
         except (DiskError, OSError) as error:
             raise StartError(
                 f"{error}; check that the directory exists, is writable and has space"
             ) from error
-        for warning in self.logs.warnings:
-            logger.warning("%s", warning)
-        for (topic, index), failure in self.logs.failed_logs.items():
-            logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
         self.group_commit = GroupCommit(
-            loop,
+            asyncio.get_running_loop(),
             self._executor,
             lambda partition, error: self.partitions.disk_failed(partition, error),
         )
@@ -182,10 +180,10 @@ class Broker:
                 told.with_address(told.host or socket.gethostname(), told.port or listener.port)
             )
 
-    async def _open_metadata(self) -> None:
+    def _open_metadata(self) -> MetadataPublisher:
         try:
             log = self.logs.open_metadata_log()
-            image, torn_transaction = read_image(log)
+            image, self._torn_transaction = read_image(log)
         except (CorruptDataError, LogDirError) as error:
             raise StartError(f"the cluster's metadata cannot be read: {error}") from error
         problems = unsupported_features(image, SUPPORTED_FEATURES) if image.features else []
@@ -212,8 +210,30 @@ class Broker:
         self.topics = TopicAdmin(self.metadata)
         self.producer_ids = ProducerIdSource(self._allocate_producer_ids)
         publisher.apply_broker_settings(image)
+        return publisher
+
+    async def _load_logs(self) -> None:
+        """Open, and after a crash recover, every partition's log. The metadata says which topics they belong to."""
+        topics = self.image.topics_by_name
+
+        def topic_id_of(topic: str) -> bytes | None:
+            return topics[topic].topic_id if topic in topics else None
+
+        try:
+            await self.in_background(
+                lambda: self.logs.load(progress=_report_recovery, topic_id_of=topic_id_of)
+            )
+        except (LogDirError, CorruptDataError) as error:
+            raise StartError(str(error)) from error
+        for warning in self.logs.warnings:
+            logger.warning("%s", warning)
+        for (topic, index), failure in self.logs.failed_logs.items():
+            logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
+
+    async def _join_cluster(self, publisher: MetadataPublisher) -> None:
         await self.metadata.begin(
-            torn_transaction=torn_transaction, min_insync_replicas=self.config.int("min.insync.replicas")
+            torn_transaction=self._torn_transaction,
+            min_insync_replicas=self.config.int("min.insync.replicas"),
         )
         self.broker_epoch = await register(
             self.metadata,

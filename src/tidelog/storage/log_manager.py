@@ -16,7 +16,7 @@ from typing import Final
 from tidelog.errors import CorruptDataError
 from tidelog.internal_topics import CLUSTER_METADATA
 from tidelog.ports import Clock, Rng
-from tidelog.storage import files
+from tidelog.storage import checkpoints, files
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.disk import Disk, DiskError
 from tidelog.storage.lifecycle import Creation, Disposal, Removal
@@ -30,6 +30,7 @@ _LOGS_PER_TICK: Final = 200  # retention looks at the logs in slices, so that no
 _DEFAULT_CONFIG: Final = LogConfig()
 
 Progress = Callable[[int, int, Log], None]
+TopicIdOf = Callable[[str], bytes | None]
 RunAll = Callable[[Sequence[Callable[[], None]]], None]
 
 
@@ -83,43 +84,84 @@ class LogManager:
     # ---- opening
 
     def open(self, progress: Progress | None = None) -> None:
-        """Lock every directory and load every partition. LogDirError if none can be used, or if they are not this broker's."""
+        """Both steps at once, for directories whose metadata nobody asks about."""
+        self.open_directories()
+        self.load(progress)
+
+    def open_directories(self) -> None:
+        """Lock every directory. LogDirError if none can be used, or if they are not this broker's."""
         self.dirs = read_all(self._disk, self._paths)
         try:
             self.cluster_id = agree_on_cluster_id(self.dirs, self.cluster_id or None, self._rng)
-            found = self._find_partitions()
-            total = sum(len(keys) for _, keys in found)
-            for directory, keys in found:
-                self._load(directory, keys, progress, total)
+            for directory in self.dirs:
+                if directory.online:
+                    try:
+                        directory.settle_meta(self.cluster_id, self.node_id, self._rng)
+                    except DiskError as error:
+                        directory.error = error
+            self._check_some_online()
         except Exception:
             self.release_locks()
             raise
         for directory in self.dirs:
             self.warnings.extend(directory.warnings)
-        self._check_some_online()
         self._retention_due_ms = self._clock.wall_ms() + self._retention_check_interval_ms
 
-    def _find_partitions(self) -> list[tuple[LogDir, list[TopicPartition]]]:
-        found: list[tuple[LogDir, list[TopicPartition]]] = []
-        where: dict[TopicPartition, str] = {}
+    def load(self, progress: Progress | None = None, *, topic_id_of: TopicIdOf | None = None) -> None:
+        """Open every partition's log. `topic_id_of` tells a topic's id: of two logs of one partition, the other is set aside."""
+        try:
+            found = self._find_partitions(topic_id_of)
+            total = sum(len(keys) for _, keys in found)
+            for directory, keys in found:
+                self._load(directory, keys, progress, total)
+            self._check_some_online()
+        except Exception:
+            self.release_locks()
+            raise
+
+    def _find_partitions(self, topic_id_of: TopicIdOf | None) -> list[tuple[LogDir, list[TopicPartition]]]:
+        places: dict[TopicPartition, list[LogDir]] = {}
         for directory in self.dirs:
             if not directory.online:
                 continue
             try:
-                directory.settle_meta(self.cluster_id, self.node_id, self._rng)
-                keys = self._list_partitions(directory)
+                for key in self._list_partitions(directory):
+                    places.setdefault(key, []).append(directory)
             except DiskError as error:
                 directory.error = error
-                continue
-            for key in keys:
-                if key in where:
-                    raise LogDirError(
-                        f"{key[0]}-{key[1]} is in two log directories, {where[key]} and {directory.path}. Only you can know"
-                        " which one is right: move the other away"
-                    )
-                where[key] = directory.path
-            found.append((directory, keys))
-        return found
+        found: dict[str, list[TopicPartition]] = {directory.path: [] for directory in self.dirs}
+        for key, directories in places.items():
+            directory = (
+                directories[0] if len(directories) == 1 else self._choose(key, directories, topic_id_of)
+            )
+            found[directory.path].append(key)
+        return [(directory, found[directory.path]) for directory in self.dirs if directory.online]
+
+    def _choose(
+        self, key: TopicPartition, directories: list[LogDir], topic_id_of: TopicIdOf | None
+    ) -> LogDir:
+        """The directory whose log belongs to the topic; the others hold an earlier topic of its name."""
+        wanted = topic_id_of(key[0]) if topic_id_of is not None else None
+        ids = [self._topic_id_in(directory, key) for directory in directories]
+        if wanted is None or ids.count(wanted) != 1:
+            raise LogDirError(
+                f"{key[0]}-{key[1]} is in more than one log directory: "
+                + ", ".join(directory.path for directory in directories)
+                + ". Only you can know which one is right: move the others away"
+            )
+        for directory, topic_id in zip(directories, ids, strict=True):
+            if topic_id != wanted:
+                name = files.marked_dir_name(*key, self._rng.randbytes(16), files.STRAY_DIR)
+                self._disk.rename(files.partition_dir(directory.path, *key), files.join(directory.path, name))
+                self._disk.sync_dir(directory.path)
+                self.warnings.append(
+                    f"{key[0]}-{key[1]} in {directory.path} is of an earlier topic of that name; it is kept as {name}"
+                )
+        return directories[ids.index(wanted)]
+
+    def _topic_id_in(self, directory: LogDir, key: TopicPartition) -> bytes | None:
+        path = files.join(files.partition_dir(directory.path, *key), files.PARTITION_METADATA)
+        return checkpoints.read_partition_metadata(self._disk, path)
 
     def _list_partitions(self, directory: LogDir) -> list[TopicPartition]:
         """Partitions to load; what waits for deletion is scheduled, what was set aside stays."""
