@@ -4,8 +4,9 @@
 7  leader epochs     8  authorized operations     9  flexible     10  topic ids     11  cluster operations moved out
 12 topics may be asked for by id              13  error that asks the client to start over (KIP-1102)
 
-A topic that does not exist is created where `auto.create.topics.enable` and the client allow it; the answer then already
-names its leader.
+A topic that does not exist is created where `auto.create.topics.enable` and the client allow it. As with Kafka, the request
+that creates it is still answered with UNKNOWN_TOPIC_OR_PARTITION: a client that waits for a topic to be gone must see that it
+was, also if its own question brings it back. The topic is there before the answer leaves, so the next request finds it.
 """
 
 from __future__ import annotations
@@ -74,13 +75,14 @@ async def _create_and_answer(
     topics: list[MetadataRequestTopic],
     missing: list[str],
 ) -> MetadataResponse:
-    failures: dict[str, ErrorCode] = {}
+    outcomes: dict[str, ErrorCode] = {}
     for name in missing:
+        outcomes[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             await broker.topics.create_with_defaults(name)
         except RequestError as error:
-            failures[name] = error.code
-    return _response(broker, context, request, _find_all(broker, context, request, topics, failures))
+            outcomes[name] = error.code
+    return _response(broker, context, request, _find_all(broker, context, request, topics, outcomes))
 
 
 def _find_all(
@@ -88,7 +90,7 @@ def _find_all(
     context: RequestContext,
     request: MetadataRequest,
     topics: list[MetadataRequestTopic],
-    failures: dict[str, ErrorCode],
+    outcomes: dict[str, ErrorCode],
 ) -> list[MetadataResponseTopic]:
     if any(topic.topic_id != ZERO_UUID for topic in topics):
         # A request by id is by id alone: names beside ids are not looked at, as in Kafka.
@@ -96,7 +98,7 @@ def _find_all(
             _find_by_id(broker, request, topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID
         ]
     names = dict.fromkeys(topic.name or "" for topic in topics)
-    return [_find(broker, request, name, failures) for name in names]
+    return [_find(broker, request, name, outcomes) for name in names]
 
 
 def _refused(topic: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -114,15 +116,15 @@ def _find_by_id(broker: Broker, request: MetadataRequest, topic_id: bytes) -> Me
 
 
 def _find(
-    broker: Broker, request: MetadataRequest, name: str, failures: dict[str, ErrorCode]
+    broker: Broker, request: MetadataRequest, name: str, outcomes: dict[str, ErrorCode]
 ) -> MetadataResponseTopic:
     topic = broker.image.topic(name)
-    if topic is not None:
+    if topic is not None and name not in outcomes:
         return _describe(broker, request, topic)
     if not is_topic_name(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
-        code = failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        code = outcomes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal_topic(name))
 
 
