@@ -41,8 +41,8 @@ def creation(
 # ---- CreateTopics
 
 REFUSED = [
-    (topic("a"), E.TOPIC_ALREADY_EXISTS, "'a' exists"),
-    (topic("a", 0, 9), E.TOPIC_ALREADY_EXISTS, "'a' exists"),
+    (topic("a"), E.TOPIC_ALREADY_EXISTS, "'a' already exists"),
+    (topic("a", 0, 9), E.TOPIC_ALREADY_EXISTS, "'a' already exists"),
     (topic("a_b"), E.INVALID_TOPIC_EXCEPTION, "'a.b'"),
     (topic(".."), E.INVALID_TOPIC_EXCEPTION, "'..'"),
     (topic("."), E.INVALID_TOPIC_EXCEPTION, "'.'"),
