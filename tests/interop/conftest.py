@@ -41,15 +41,22 @@ def client_version(request: pytest.FixtureRequest) -> str:
     return need_kafka(request.param)
 
 
-def new_broker() -> Peer:
+def new_broker(durability: str = "fsync") -> Peer:
     if os.environ.get("TIDELOG_TEST_BROKER") == "kafka":
         return KafkaPeer()
-    return TidelogPeer()
+    return TidelogPeer(durability=durability)
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Peer]:
     with new_broker() as peer:
+        yield peer
+
+
+@pytest.fixture(scope="module")
+def suite_broker() -> Iterator[Peer]:
+    """A broker for one suite of checks, which acknowledges as Kafka does: without waiting for the disk."""
+    with new_broker("replicated") as peer:
         yield peer
 
 
