@@ -5,15 +5,32 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.clients.libraries.confluent import ConfluentLibrary
+from tests.interop.suites import SuiteRun, names_in, run_suite
 from tools.peers.maven import cache_dir
 from tools.peers.process import Peer
 
 HERE = Path(__file__).parent
+KAFKAJS_NAMES = [
+    *names_in([HERE / "node" / "kafkajs_checks.js"]),
+    *(
+        f"produce {codec} acks={acks} idempotent={idempotent}"
+        for codec in ("none", "gzip", "snappy")
+        for acks, idempotent in ((0, "false"), (1, "false"), (-1, "false"), (-1, "true"))
+    ),
+]
+PLATFORMATIC_NAMES = [
+    *names_in([HERE / "node" / "platformatic_checks.mjs"]),
+    *(
+        f"produce {codec} idempotent={idempotent}"
+        for codec, idempotent in product(("none", "gzip", "snappy", "lz4", "zstd"), ("false", "true"))
+    ),
+]
 RECORDS = 5000
 FETCH_SECONDS_MAX = 300.0
 
@@ -66,8 +83,9 @@ def node_folder() -> Path:
         pytest.skip("no `node` and `npm` on the PATH")
     folder = cache_dir() / "interop-node"
     shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
-    if not (folder / "node_modules" / "kafkajs").exists():
-        run([npm, "install", "--no-audit", "--no-fund"], folder, unavailable="kafkajs cannot be fetched")
+    packages = ("kafkajs", "kafkajs-snappy", "@platformatic/kafka")
+    if not all((folder / "node_modules" / package).exists() for package in packages):
+        run([npm, "install", "--no-audit", "--no-fund"], folder, unavailable="the packages cannot be fetched")
     return folder
 
 
@@ -76,3 +94,30 @@ def test_kafkajs_writes(broker: Peer, node_folder: Path, new_topic_name: Callabl
     output = run(["node", "produce.js", broker.bootstrap, topic, str(RECORDS)], node_folder)
     assert output.split() == ["ok", str(RECORDS)]
     check_values(broker, topic)
+
+
+@pytest.fixture(scope="module")
+def kafkajs_suite(suite_broker: Peer, node_folder: Path) -> SuiteRun:
+    return run_suite(["node", "kafkajs_checks.js", suite_broker.bootstrap], node_folder)
+
+
+@pytest.mark.parametrize("name", KAFKAJS_NAMES)
+def test_kafkajs(kafkajs_suite: SuiteRun, name: str) -> None:
+    kafkajs_suite.expect_passed(name)
+
+
+@pytest.fixture(scope="module")
+def platformatic_suite(suite_broker: Peer, node_folder: Path) -> SuiteRun:
+    return run_suite(["node", "platformatic_checks.mjs", suite_broker.bootstrap], node_folder)
+
+
+@pytest.mark.parametrize("name", PLATFORMATIC_NAMES)
+def test_platformatic_kafka(platformatic_suite: SuiteRun, name: str) -> None:
+    platformatic_suite.expect_passed(name)
+
+
+def test_every_check_in_javascript_is_named_here(
+    kafkajs_suite: SuiteRun, platformatic_suite: SuiteRun
+) -> None:
+    assert sorted(kafkajs_suite.outcomes) == sorted(KAFKAJS_NAMES)
+    assert sorted(platformatic_suite.outcomes) == sorted(PLATFORMATIC_NAMES)

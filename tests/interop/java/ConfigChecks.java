@@ -51,7 +51,10 @@ final class ConfigChecks extends Checks {
   }
 
   private void waitForValue(ConfigResource resource, String name, String value) throws Exception {
-    waitUntil(name + " is " + value, () -> value.equals(describe(resource).get(name).value()));
+    waitUntil(name + " is " + value, () -> {
+      ConfigEntry entry = describe(resource).get(name); // for every broker, only what has been set is listed
+      return entry != null && value.equals(entry.value());
+    });
   }
 
   private void description() {
@@ -112,17 +115,23 @@ final class ConfigChecks extends Checks {
   private void brokerChanges() {
     check("incrementalAlterConfigs of one broker", () -> {
       alter(broker, change(OpType.SET, RETENTION, "123456789"));
-      waitForValue(broker, RETENTION, "123456789");
-      expectEqual(ConfigSource.DYNAMIC_BROKER_CONFIG, describe(broker).get(RETENTION).source());
-      alter(broker, change(OpType.DELETE, RETENTION, ""));
+      try {
+        waitForValue(broker, RETENTION, "123456789");
+        expectEqual(ConfigSource.DYNAMIC_BROKER_CONFIG, describe(broker).get(RETENTION).source());
+      } finally {
+        alter(broker, change(OpType.DELETE, RETENTION, ""));
+      }
     });
     check("incrementalAlterConfigs of every broker reaches brokers and topics", () -> {
       alter(EVERY_BROKER, change(OpType.SET, RETENTION, "987654321"));
-      waitForValue(EVERY_BROKER, RETENTION, "987654321");
-      waitForValue(broker, RETENTION, "987654321");
-      expectEqual(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, describe(broker).get(RETENTION).source());
-      waitForValue(topic, "retention.ms", "987654321");
-      alter(EVERY_BROKER, change(OpType.DELETE, RETENTION, ""));
+      try {
+        waitForValue(EVERY_BROKER, RETENTION, "987654321");
+        waitForValue(broker, RETENTION, "987654321");
+        expectEqual(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, describe(broker).get(RETENTION).source());
+        waitForValue(topic, "retention.ms", "987654321");
+      } finally {
+        alter(EVERY_BROKER, change(OpType.DELETE, RETENTION, ""));
+      }
     });
     check("incrementalAlterConfigs refuses a setting that needs a restart", () ->
         expectError(InvalidRequestException.class, () -> alter(broker, change(OpType.SET, "node.id", "9"))));

@@ -118,7 +118,7 @@ final class ProducerChecks extends Checks {
         expectEqual(0L, producer.send(keyed).get().offset());
       }
     });
-    check("a topic's compression.type recompresses", () -> {
+    check("a topic's compression.type leaves what is read the same", () -> {
       TopicPartition partition = newTopic("recompressed", Map.of("compression.type", "zstd"));
       try (KafkaProducer<byte[], byte[]> producer = producer("linger.ms", "50")) {
         for (int i = 0; i < 100; i++) {
