@@ -11,7 +11,7 @@ from tidelog.cli.boundary import CommandError, plain_typer, reported
 from tidelog.cli.options import Json
 from tidelog.cli.output import human_bytes, print_json, warn
 
-app = plain_typer("Dump and verify the files of a stopped broker.")
+app = plain_typer("Dump, verify and export the files of a stopped broker.")
 
 Records = Annotated[bool, typer.Option("--records", "-r", help="Look at every record, not only at batches.")]
 
@@ -87,6 +87,33 @@ def verify(
         print(_summary(verification.report()))
     if verification.damage:
         raise typer.Exit(1)
+
+
+@app.command()
+@reported
+def export(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH", help="A data directory, a partition's directory, or .log files."),
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="FILE", help="The file to write: .parquet or .arrow.")],
+    json: Json = False,
+) -> None:
+    """Write the records of segments to one Parquet or Arrow file, a row per record.
+
+    Columns: topic, partition, offset, timestamp, key, value, headers. Needs the arrow extra (pip install 'tidelog[arrow]').
+    """
+    from tidelog.cli.log_export import export as write
+    from tidelog.cli.log_export import sources
+    from tidelog.cli.output import byte_progress
+
+    segments = sources([str(path) for path in paths])
+    with byte_progress("exporting") as on_progress:
+        rows = write(segments, to, on_progress=on_progress)
+    if json:
+        print_json({"file": to, "records": rows, "segments": len(segments)})
+    else:
+        print(f"wrote {rows:,} records of {len(segments)} segments to {to}")
 
 
 def _line(row: dict[str, Any]) -> str:

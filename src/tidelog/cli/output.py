@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -68,6 +69,21 @@ def _rich_table(columns: Sequence[str], cells: list[list[str]], right: Sequence[
         table.add_row(*row)
     # Cell texts are data: square brackets in them are no markup.
     Console(markup=False, highlight=False).print(table)
+
+
+@contextmanager
+def byte_progress(verb: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr, if that is a terminal: call what it yields with bytes done and bytes in all."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(verb), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(verb, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
