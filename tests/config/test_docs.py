@@ -22,3 +22,17 @@ def test_the_page_names_everything() -> None:
     assert all(f"| `{name}` |" in page for name in [*BROKER_SETTINGS, *TOPIC_SETTINGS])
     assert "`node.id`" in page.split("## Topic settings")[0]
     assert {row.name for row in differences()} >= {"node.id", "listeners", "log.dir", "durability"}
+
+
+def test_the_guarantees_list_the_same_differences() -> None:
+    guarantees = (PAGE.parent / "GUARANTEES.md").read_text(encoding="utf-8")
+    page = render()
+    rows = [
+        line
+        for line in page.splitlines()
+        if any(line.startswith(f"| `{row.name}` |") for row in differences())
+    ]
+    section = page.split("## Where defaults differ from Kafka's")[1].split("\n## ")[0]
+    listed = [row for row in rows if row in section]
+    assert len(listed) == len(differences())
+    assert all(row in guarantees for row in listed), "copy the table from docs/CONFIGURATION.md"
