@@ -321,10 +321,10 @@ def test_a_directory_in_use_is_warned_about(tidelog: Any, partition: Partition) 
 
 
 def test_what_is_looked_at_cannot_be_written(partition: Partition) -> None:
-    from tidelog.cli.read_only import ReadOnlyDisk
     from tidelog.storage.disk import DiskError
+    from tidelog.storage.posix_disk import PosixDisk
 
-    file = ReadOnlyDisk().open(str(partition.path / files.segment_name(0, files.LOG)))
+    file = PosixDisk(read_only=True).open(str(partition.path / files.segment_name(0, files.LOG)))
     with pytest.raises(DiskError):
         file.write_at([b"x"], 0)
     with pytest.raises(DiskError):

@@ -61,8 +61,8 @@ def verify(
 
     Nothing is changed. Exit code 1 when there is damage; each finding names file, position and offset.
     """
+    from tidelog.cli.in_use import in_use
     from tidelog.cli.log_verify import Verification
-    from tidelog.cli.read_only import in_use
 
     verification = Verification(deep=records)
     for directory in map(str, directories):

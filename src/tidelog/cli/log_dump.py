@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from tidelog.cli.boundary import CommandError
 from tidelog.cli.output import bytes_field, topic_id_text
-from tidelog.cli.read_only import ReadOnlyDisk
 from tidelog.errors import CorruptDataError
 from tidelog.records.compression import Codec
 from tidelog.records.control import ControlType, control_type
@@ -17,6 +16,7 @@ from tidelog.storage import checkpoints, files
 from tidelog.storage.batch_scan import Batch, scan_batches
 from tidelog.storage.disk import read_file
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.posix_disk import PosixDisk
 from tidelog.storage.producer_snapshot import decode_snapshot
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
@@ -49,7 +49,7 @@ def dump_file(path: str, *, records: bool = False) -> Iterator[Row]:
 
 
 def dump_segment(path: str, *, records: bool) -> Iterator[Row]:
-    file = ReadOnlyDisk().open(path)
+    file = PosixDisk(read_only=True).open(path)
     try:
         for batch in scan_batches(file, 0, file.size()):
             yield _batch_row(batch)
@@ -98,7 +98,7 @@ def _record_row(batch: Batch, record: Record) -> Row:
 
 
 def _offset_index(path: str) -> Iterator[Row]:
-    file = ReadOnlyDisk().open(path)
+    file = PosixDisk(read_only=True).open(path)
     try:
         index = OffsetIndex(file, _base_offset(path), NO_LIMIT)
         for offset, position in index:
@@ -109,7 +109,7 @@ def _offset_index(path: str) -> Iterator[Row]:
 
 
 def _time_index(path: str) -> Iterator[Row]:
-    file = ReadOnlyDisk().open(path)
+    file = PosixDisk(read_only=True).open(path)
     try:
         index = TimeIndex(file, _base_offset(path), NO_LIMIT)
         for timestamp, offset in index:
@@ -120,7 +120,7 @@ def _time_index(path: str) -> Iterator[Row]:
 
 
 def _txn_index(path: str) -> Iterator[Row]:
-    index = TxnIndex(ReadOnlyDisk(), path, _base_offset(path))
+    index = TxnIndex(PosixDisk(read_only=True), path, _base_offset(path))
     try:
         for aborted in index:
             yield aborted._asdict()
@@ -202,4 +202,4 @@ def _base_offset(path: str) -> int:
 
 
 def _content(path: str) -> bytes:
-    return read_file(ReadOnlyDisk(), path)
+    return read_file(PosixDisk(read_only=True), path)

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 from tidelog.cli.log_dump import BY_NAME, NO_LIMIT, dump_file
-from tidelog.cli.read_only import ReadOnlyDisk
 from tidelog.errors import CorruptDataError
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import iter_records
@@ -21,6 +20,7 @@ from tidelog.storage import checkpoints, files
 from tidelog.storage.batch_scan import Batch, scan_batches
 from tidelog.storage.disk import read_file
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.posix_disk import PosixDisk
 from tidelog.storage.time_index import TimeIndex
 
 
@@ -47,7 +47,7 @@ class Verification:
         self.damage: list[Damage] = []
         self.partitions = self.segments = self.batches = self.records = self.size_bytes = 0
         self._deep = deep
-        self._disk = ReadOnlyDisk()
+        self._disk = PosixDisk(read_only=True)
 
     def report(self) -> dict[str, Any]:
         return {

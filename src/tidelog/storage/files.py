@@ -27,6 +27,7 @@ SWAP: Final = ".swap"
 # Files of a partition directory.
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+TRUNCATION_INTENT: Final = "truncation-intent"
 
 # Files of a log directory.
 META_PROPERTIES: Final = "meta.properties"

@@ -202,10 +202,12 @@ class PosixDirLock:
 class PosixDisk:
     """`max_open_files` is a soft limit: dirty and pinned files stay open beyond it."""
 
-    def __init__(self, max_open_files: int = 4096) -> None:
+    def __init__(self, max_open_files: int = 4096, *, read_only: bool = False) -> None:
+        """`read_only`: no descriptor can write, so that a look at stored files never changes them."""
         if max_open_files < 1:
             raise ValueError(f"max_open_files must be at least 1, not {max_open_files}")
         self.max_open_files = max_open_files
+        self._read_only = read_only
         self._guard = Lock()
         self._hand: deque[PosixFile] = deque()
         self._open_count = 0
@@ -334,6 +336,8 @@ class PosixDisk:
             raise DiskError("stat", path, error) from error
 
     def _open_descriptor(self, path: str, flags: int) -> int:
+        if self._read_only:
+            flags = os.O_RDONLY
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:

@@ -30,7 +30,6 @@ from tidelog.storage.segment import Segment
 if TYPE_CHECKING:
     from tidelog.storage.log import Log
 
-INTENT_FILE: Final = "truncation-intent"
 PENDING: Final = "pending"
 RESTART: Final = "restart"
 LIMIT: Final = "limit"
@@ -44,7 +43,7 @@ class Intent(NamedTuple):
 
 
 def read_intent(disk: Disk, directory: str) -> Intent | None:
-    path = files.join(directory, INTENT_FILE)
+    path = files.join(directory, files.TRUNCATION_INTENT)
     try:
         data = read_file(disk, path)
     except FileNotFoundError:
@@ -60,7 +59,7 @@ def read_intent(disk: Disk, directory: str) -> Intent | None:
 
 def write_intent(disk: Disk, directory: str, intent: Intent) -> None:
     text = f"0\n{intent.kind} {intent.offset} {intent.recovery_point}\n"
-    write_file_atomically(disk, files.join(directory, INTENT_FILE), text.encode())
+    write_file_atomically(disk, files.join(directory, files.TRUNCATION_INTENT), text.encode())
 
 
 def settle(disk: Disk, directory: str, intent: Intent, *, limited: bool) -> None:
@@ -68,7 +67,7 @@ def settle(disk: Disk, directory: str, intent: Intent, *, limited: bool) -> None
     if limited:
         write_intent(disk, directory, intent._replace(kind=LIMIT))
     else:
-        disk.remove(files.join(directory, INTENT_FILE))
+        disk.remove(files.join(directory, files.TRUNCATION_INTENT))
         disk.sync_dir(directory)
 
 
@@ -150,6 +149,6 @@ def _finish(log: Log, end_offset: int) -> None:
 def forget_limit(log: Log, truncation_count: int) -> None:
     """The directory is synced: log starts above N are believed from now on, and files will leave because of them."""
     if log.truncation_limited and truncation_count == log.truncation_count:
-        log.disk.remove(files.join(log.directory, INTENT_FILE))
+        log.disk.remove(files.join(log.directory, files.TRUNCATION_INTENT))
         log.disk.sync_dir(log.directory)
         log.truncation_limited = False

@@ -1,4 +1,4 @@
-"""Stored files for looking at only: no descriptor here can write, so a look never changes what it looks at."""
+"""Is somebody at work in the directory that a command is about to look at?"""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import os
 
 from tidelog.storage import files
 from tidelog.storage.posix_disk import PosixDisk
-
-
-class ReadOnlyDisk(PosixDisk):
-    """The storage readers ask for read-write descriptors; they get read-only ones, and any write fails."""
-
-    def _open_descriptor(self, path: str, flags: int) -> int:
-        return super()._open_descriptor(path, os.O_RDONLY)
 
 
 def in_use(directory: str) -> bool:
