@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 
+from tidelog.broker import connection
 from tidelog.broker.apis import APIS
 from tidelog.records.builder import BatchBuilder
 from tidelog.wire.api import spec
@@ -243,6 +244,12 @@ class Wire:
 
 
 # ---- the shared broker
+
+
+@pytest.fixture(autouse=True)
+def every_complaint_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests complain faster than people: the limit of lines per second has a test of its own."""
+    monkeypatch.setattr(connection.complaints, "lines_per_second", 1_000_000)
 
 
 @pytest.fixture(scope="session")

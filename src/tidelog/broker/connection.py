@@ -23,11 +23,13 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Protocol
 
+from tidelog.broker.limited_log import LimitedLog
 from tidelog.errors import ProtocolError
 from tidelog.storage.disk import FileRange
 from tidelog.wire.types import Part
 
 logger = logging.getLogger("tidelog.broker")
+complaints = LimitedLog(logger)
 
 RECEIVE_BYTES = 256 * 1024
 """The buffer that all connections of a loop receive into."""
@@ -398,7 +400,7 @@ class Connection:
     # ---- end
 
     def _refuse(self, error: ProtocolError) -> None:
-        logger.warning("closing connection from %r: %s", self, error)
+        complaints.warning("closing connection from %r: %s", self, error)
         self._end_turn()  # the requests before the bad one have their answers
         self.close()
 

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidelog.broker.connection import Connection, Dispatcher, SharedBuffer
+from tidelog.broker.limited_log import LimitedLog
 
 logger = logging.getLogger("tidelog.broker")
+complaints = LimitedLog(logger)
 
 ACCEPTS_PER_TURN = 64
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -112,14 +114,16 @@ class Listener:
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self.limits
         if self._counts.total >= limits.max_connections:
-            logger.warning(
+            complaints.warning(
                 "refused a connection from %s: max.connections=%d are open", host, limits.max_connections
             )
             sock.close()
             return
         allowed = limits.per_ip_overrides.get(host, limits.max_connections_per_ip)
         if self._counts.per_ip[host] >= allowed:
-            logger.warning("refused a connection from %s: max.connections.per.ip=%d are open", host, allowed)
+            complaints.warning(
+                "refused a connection from %s: max.connections.per.ip=%d are open", host, allowed
+            )
             sock.close()
             return
         sock.setblocking(False)
