@@ -110,6 +110,7 @@ def test_kafkas_own_file_loads_and_what_changes_nothing_is_listed() -> None:
     assert str(config.advertised[0]) == "PLAINTEXT://localhost:9092"
     listed = {line.partition(":")[0] for line in config.without_effect()}
     assert listed == {
+        "inter.broker.listener.name",
         "num.io.threads",
         "offsets.topic.replication.factor",
         "zookeeper.connect",

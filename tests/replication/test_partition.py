@@ -270,3 +270,14 @@ def test_the_watermark_is_never_wrong(steps: list[str]) -> None:
         before = world.high_watermark
         released = [offset for offset, _ in world.codes]
         assert released == list(range(1, world.high_watermark, 2))
+
+
+def test_flush_messages_asks_for_a_sync_in_time() -> None:
+    world = World(durable=False)
+    world.partition.log.update_config(LogConfig(flush_messages=5))
+    world.append(4)
+    assert world.queue.wanted == {}
+    world.append(1)
+    assert list(world.queue.wanted) == [world.partition]
+    world.queue.run()
+    assert world.partition.log.recovery_point == 5

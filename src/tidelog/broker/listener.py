@@ -77,7 +77,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
         self._counts = counts
-        self._sock = _bind(host, port, limits.backlog)
+        self._sock = _bind(host, port, limits)
         self.host, self.port = self._sock.getsockname()[:2]
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -174,14 +174,17 @@ class Listener:
             connection.close()
 
 
-def _bind(host: str, port: int, backlog: int) -> socket.socket:
+def _bind(host: str, port: int, limits: ConnectionLimits) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind((host, port))
-        sock.listen(max(backlog, 128))
+        if limits.receive_buffer_bytes > 0:
+            # On the listening socket: connections inherit it, and only so can it shape their TCP window.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
+        sock.listen(limits.backlog)
     except BaseException:
         sock.close()
         raise

@@ -35,7 +35,7 @@ def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int)
     compacted = "compact" in policies
     append_time = settings["message.timestamp.type"] == "LogAppendTime"
     log = LogConfig(
-        segment_bytes=settings["segment.bytes"],
+        segment_bytes=settings["internal.segment.bytes"] or settings["segment.bytes"],
         segment_ms=settings["segment.ms"],
         segment_jitter_ms=settings["segment.jitter.ms"],
         segment_index_bytes=settings["segment.index.bytes"],
@@ -69,7 +69,9 @@ def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int)
         after_max_ms=settings["message.timestamp.after.max.ms"],
         compacted=compacted,
     )
-    return TopicPolicy(log, rules, durable=settings["durability"] == "fsync")
+    # A flush after every record is what Kafka offers in place of durability=fsync, and must mean as much here.
+    durable = settings["durability"] == "fsync" or settings["flush.messages"] == 1
+    return TopicPolicy(log, rules, durable=durable)
 
 
 def _level(settings: Mapping[str, Any], codec: Codec | None) -> int | None:

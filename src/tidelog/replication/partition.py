@@ -105,7 +105,10 @@ class Partition:
         if self.durable:
             self._flush_queue.request(self)
         elif not result.duplicate:
-            self._advance_high_watermark(self.log.log_end_offset)
+            log = self.log
+            self._advance_high_watermark(log.log_end_offset)
+            if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+                self._flush_queue.request(self)
         return result
 
     def flushed(self, ticket: FlushTicket) -> None:

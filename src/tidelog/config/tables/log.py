@@ -61,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.flush.interval.ms", LONG, None, None, "Longest time records stay unflushed. Unset: log.flush.scheduler.interval.ms.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, "How often logs are checked for a flush that is due.", effect=ACTS),
     Setting("log.flush.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often the recovery points are written to their checkpoint file.", effect=ACTS),
-    Setting("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often the log start offsets are written to their checkpoint file.", effect=ACTS),
+    Setting("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often the log start offsets are written to their checkpoint file."),
     Setting("num.recovery.threads.per.data.dir", INT, 2, at_least(1), "Threads per directory that load logs in Kafka. Tidelog loads them one after the other.", update=CLUSTER_WIDE),
     Setting("message.max.bytes", INT, 1_048_588, at_least(0), "Largest record batch that is accepted, after compression.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "Whose time a record carries: the producer's (CreateTime) or the broker's (LogAppendTime).", update=CLUSTER_WIDE, effect=ACTS),

@@ -20,7 +20,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("replica.fetch.max.bytes", INT, 1_048_576, at_least(0), "Bytes a follower asks for per partition. A bigger first batch is still fetched."),
     Setting("replica.fetch.response.max.bytes", INT, 10_485_760, at_least(0), "Bytes a follower asks for per fetch. A bigger first batch is still fetched."),
     Setting("replica.fetch.backoff.ms", INT, 1000, at_least(0), "Pause of a follower after a failed fetch."),
-    Setting("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, None, "How often high watermarks are written to their checkpoint file.", effect=ACTS),
+    Setting("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, None, "How often high watermarks are written to their checkpoint file."),
     Setting("replica.socket.timeout.ms", INT, 30_000, None, "How long a follower waits for the leader's answer."),
     Setting("replica.socket.receive.buffer.bytes", INT, 65_536, None, "Receive buffer (SO_RCVBUF) of a follower's connection."),
     Setting("replica.selector.class", STRING, None, None, "A Java class that chooses which replica a consumer reads from."),

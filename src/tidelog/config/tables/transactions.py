@@ -13,7 +13,7 @@ from tidelog.config.validators import at_least
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
     Setting("producer.id.expiration.ms", INT, 86_400_000, at_least(1), "An idempotent producer that has been silent for this long is forgotten, and its duplicates can no longer be told.", update=CLUSTER_WIDE, effect=ACTS),
-    Setting("producer.id.expiration.check.interval.ms", INT, 600_000, at_least(1), "How often silent producers are looked for.", effect=ACTS, internal=True),
+    Setting("producer.id.expiration.check.interval.ms", INT, 600_000, at_least(1), "How often silent producers are looked for.", internal=True),
     Setting("transactional.id.expiration.ms", INT, 604_800_000, at_least(1), "A transactional id without any change for this long is forgotten."),
     Setting("transaction.max.timeout.ms", INT, 900_000, at_least(1), "Longest transaction timeout that a producer may ask for."),
     Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, at_least(1), "How often transactions that ran out of time are aborted."),
