@@ -335,5 +335,14 @@ class Broker:
 
 
 def _report_recovery(done: int, total: int, log: Log) -> None:
-    if not log.recovery.clean and log.log_end_offset > log.log_start_offset:
-        logger.info("recovered %s, %d of %d: %s", log.name, done, total, log.recovery)
+    """What opening a log found: damage is an error, a torn tail a warning, and a rebuilt file worth a line."""
+    report = log.recovery
+    if not report.clean and log.log_end_offset > log.log_start_offset:
+        logger.info(
+            "recovered %s (%d of %d): %d batches checked", log.name, done, total, report.batches_checked
+        )
+    for level, findings in ((logging.ERROR, report.damages), (logging.WARNING, report.cuts)):
+        for finding in findings:
+            logger.log(level, "%s", finding)
+    for name in report.rebuilt:
+        logger.info("%s/%s was rebuilt from the log", report.directory, name)
