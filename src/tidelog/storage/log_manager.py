@@ -313,10 +313,6 @@ class LogManager:
         self._checkpoint = Checkpoint(self, online, everything)
         return self._checkpoint
 
-    @property
-    def checkpointing(self) -> bool:
-        return self._checkpoint is not None
-
     def checkpoint_finished(self, checkpoint: Checkpoint) -> None:
         """For `Checkpoint.finish`."""
         if checkpoint is not self._checkpoint:

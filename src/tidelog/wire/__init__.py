@@ -1,4 +1,4 @@
-"""Bytes to messages and back: framing, headers, the codec, the API table, error codes.
+"""Bytes to messages and back: headers, the codec, the API table, error codes.
 
 Knows nothing about logs, brokers or sockets; every other package may import it.
 """

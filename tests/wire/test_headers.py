@@ -5,14 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tidelog.errors import ProtocolError
 from tidelog.wire.api import ApiKey, first_flexible, request_header_version, response_header_version, spec
 from tidelog.wire.codec import decode, joined
 from tidelog.wire.error_codes import ErrorCode, error_name
-from tidelog.wire.framing import FrameReader
 from tidelog.wire.headers import (
     RequestHeader,
     decode_request_header,
@@ -110,27 +107,6 @@ def test_every_api_has_its_messages() -> None:
         spec(4)
     with pytest.raises(ProtocolError):
         request_header_version(-1, 0)
-
-
-@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_frames_come_out_whole_however_the_bytes_arrive(frames: list[bytes], steps: list[int]) -> None:
-    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-    reader = FrameReader(40)
-    seen: list[bytes] = []
-    position = turn = 0
-    while position < len(stream):
-        step = steps[turn % len(steps)]
-        seen += reader.feed(stream[position : position + step])
-        position += step
-        turn += 1
-    assert seen == frames
-    assert reader.buffered_bytes == 0
-
-
-@pytest.mark.parametrize("claim", [b"\x00\x00\x00\x65", b"\xff\xff\xff\xff", b"HTTP", b"\x16\x03\x01\x02"])
-def test_a_frame_above_the_cap_is_refused_by_its_length_alone(claim: bytes) -> None:
-    with pytest.raises(ProtocolError, match="at most 100"):
-        FrameReader(100).feed(claim)
 
 
 def test_error_codes_know_their_names_and_what_may_be_retried() -> None:
