@@ -9,8 +9,10 @@ PYTEST := $(PY) -m pytest
 # Both cores for the quick tests; the slow ones want the machine to themselves.
 WORKERS ?= 2
 EVERY_DAY := not interop
+# New frames in every run of make fuzz; a failure prints what reproduces it.
+FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench sim fuzz interop crash clients docs constraints clean
+.PHONY: help install run test lint fmt bench micro soak sim fuzz interop crash clients docs constraints clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -57,14 +59,23 @@ fmt: install ## format and fix what can be fixed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: install ## measure beside Apache Kafka on this machine (BENCH="--quick" for two minutes)
+bench: install ## measure beside Apache Kafka on this machine, 40 minutes (BENCH="--quick" for three)
 	$(PY) -m bench.run $(BENCH)
+
+micro: install ## microseconds of the hot paths, beside their budgets
+	$(PY) -m bench.micro $(MICRO)
+
+soak: install ## memory under full load with slow consumers, flat or not (MINUTES=20)
+	$(PY) -m bench.soak --minutes $(or $(MINUTES),20) $(SOAK)
 
 sim: install ## storage and metadata on the simulated disk, with EFFORT=20 times the examples of make test
 	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication -n $(WORKERS) --timeout 3600
 
-fuzz: install ## decoders and record batches, with EFFORT=50 times the inputs of make test
-	TIDELOG_TEST_EFFORT=$(or $(EFFORT),50) $(PYTEST) tests/wire tests/records -n $(WORKERS) --timeout 3600
+fuzz: install ## hostile frames at decoders and a live broker, bombs and crowds: EFFORT=50 times make test, SEED=n as before
+	@echo "seeds from $(FUZZ_SEED) on"
+	TIDELOG_TEST_EFFORT=$(or $(EFFORT),50) TIDELOG_FUZZ_SEED=$(FUZZ_SEED) \
+		$(PYTEST) tests/wire tests/records tests/fuzz -m "not slow" -n $(WORKERS) --timeout 3600
+	TIDELOG_TEST_EFFORT=$(or $(EFFORT),50) TIDELOG_FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) tests/fuzz -m slow --timeout 14400
 
 interop: install ## Kafka's own tools and clients of other languages, where their registries are reachable
 	$(PYTEST) -m interop -rs --timeout 600

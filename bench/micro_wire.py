@@ -1,14 +1,11 @@
-"""What the wire codec costs: microseconds per operation, best of several rounds.
-
-python bench/micro_wire.py
-"""
+"""What the wire codec costs. `python -m bench.micro wire`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from bench.timing import Timing, best_seconds
 from tidelog.wire.api import ApiKey
 from tidelog.wire.codec import decoder
 from tidelog.wire.headers import RequestHeader, decode_request_header, encode_request, encode_response
@@ -35,7 +32,6 @@ from tidelog.wire.messages.produce import (
     TopicProduceResponse,
 )
 
-ROUNDS = 7
 TOPIC_ID = bytes(range(16))
 
 
@@ -53,17 +49,6 @@ class Range:
 
     def release(self) -> None:
         pass
-
-
-def measure(name: str, operation: Callable[[], object], repeats: int = 5000) -> None:
-    best = float("inf")
-    operation()
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for _ in range(repeats):
-            operation()
-        best = min(best, time.perf_counter() - start)
-    print(f"{name:<52}{best / repeats * 1e6:8.2f} µs")
 
 
 def request_decode(key: ApiKey, version: int, message: object) -> Callable[[], object]:
@@ -130,30 +115,29 @@ def metadata_response(topics: int, partitions: int) -> MetadataResponse:
     )
 
 
-def main() -> None:
+def timings() -> Iterator[Timing]:
+    def timed(operation: str, action: Callable[[], object]) -> Timing:
+        return Timing(operation, best_seconds(action))
+
     for version in (9, 13):
-        measure(
+        yield timed(
             f"Produce v{version} request, header + decode",
             request_decode(ApiKey.PRODUCE, version, produce_request()),
         )
         answer = produce_response()
-        measure(f"Produce v{version} response, encode", partial(encode_response, 0, version, 7, answer))
-    measure("Produce response, construct", produce_response)
+        yield timed(f"Produce v{version} response, encode", partial(encode_response, 0, version, 7, answer))
+    yield timed("Produce response, construct", produce_response)
     for version in (12, 16):
-        measure(
+        yield timed(
             f"Fetch v{version} request, header + decode",
             request_decode(ApiKey.FETCH, version, fetch_request()),
         )
         fetched = fetch_response()
-        measure(
+        yield timed(
             f"Fetch v{version} response, encode with a file range",
             partial(encode_response, 1, version, 7, fetched),
         )
-    measure("Fetch response, construct", fetch_response)
+    yield timed("Fetch response, construct", fetch_response)
     metadata = metadata_response(10, 10)
-    measure("Metadata v12 response 10 x 10, encode", lambda: encode_response(3, 12, 7, metadata), 300)
-    measure("Metadata response 10 x 10, construct", lambda: metadata_response(10, 10), 300)
-
-
-if __name__ == "__main__":
-    main()
+    yield timed("Metadata v12 response 10 x 10, encode", lambda: encode_response(3, 12, 7, metadata))
+    yield timed("Metadata response 10 x 10, construct", lambda: metadata_response(10, 10))

@@ -1,11 +1,15 @@
-"""Results as a table for the terminal, as Markdown for the documents, as JSON for programs."""
+"""Results as tables for the terminal and as Markdown for the documents: what was measured, what was aimed at, what is possible."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import Metric, Results
+from bench.results import Metric, Ratio, Results
+from bench.scenarios import MACHINE, READ_LIMIT, SYNC_LIMIT, WRITE_LIMIT, limit_metric
+from bench.targets import SIZES, judge
+
+Rows = list[list[str]]
 
 
 def figure(value: float | None) -> str:
@@ -14,6 +18,10 @@ def figure(value: float | None) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def ratio_cell(ratio: Ratio | None) -> str:
+    return f"{ratio.median:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})" if ratio else "–"
 
 
 def baseline_cell(results: Results, metric: Metric) -> str:
@@ -26,12 +34,14 @@ def baseline_cell(results: Results, metric: Metric) -> str:
 def peer_cell(results: Results, metric: Metric, peer: str) -> str:
     """The ratio with its spread; the bare figure where there is nothing to compare with."""
     ratio = results.ratio(metric, peer)
-    if ratio is None:
-        return figure(results.median(metric, peer))
-    return f"{ratio.median:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"
+    return ratio_cell(ratio) if ratio else figure(results.median(metric, peer))
 
 
-def rows(results: Results, peers: list[str]) -> list[list[str]]:
+def header(results: Results, peers: list[str]) -> list[str]:
+    return ["metric", results.baseline, *(peer for peer in peers if peer != results.baseline)]
+
+
+def rows(results: Results, peers: list[str]) -> Rows:
     others = [peer for peer in peers if peer != results.baseline]
     return [
         [
@@ -40,26 +50,79 @@ def rows(results: Results, peers: list[str]) -> list[list[str]]:
             *(peer_cell(results, metric, peer) for peer in others),
         ]
         for metric in results.samples
+        if MACHINE not in results.samples[metric]
     ]
 
 
-def header(results: Results, peers: list[str]) -> list[str]:
-    return ["metric", results.baseline, *(peer for peer in peers if peer != results.baseline)]
+TARGET_HEADER = ["target", "of", "beside", "aim", "measured", "rounds", "verdict"]
+
+
+def target_rows(results: Results) -> Rows:
+    return [
+        [
+            verdict.target.metric,
+            verdict.target.peer,
+            verdict.target.beside or "–",
+            verdict.target.text,
+            f"{figure(verdict.median)}{verdict.unit} ({figure(verdict.low)}–{figure(verdict.high)})",
+            f"{verdict.rounds_met} of {verdict.rounds}",
+            "met" if verdict.is_met else "missed",
+        ]
+        for verdict in judge(results)
+    ]
+
+
+def limit_rows(results: Results, peers: list[str]) -> Rows:
+    """Each peer as a share of what the same bytes take without a broker; fsync peers beside the limit with fdatasync."""
+    found = []
+    for size in SIZES:
+        for what in ("produce", "raw produce", "raw fetch"):
+            metric = Metric(f"{what} {size}", "MB/s", True)
+            cells = [ratio_cell(_share(results, metric, peer, size)) for peer in peers]
+            if any(cell != "–" for cell in cells):
+                found.append([metric.name, *cells])
+    return found
+
+
+def _share(results: Results, metric: Metric, peer: str, size: str) -> Ratio | None:
+    if metric.name.startswith("raw fetch"):
+        kind = READ_LIMIT
+    else:
+        kind = SYNC_LIMIT if peer.endswith("fsync") else WRITE_LIMIT
+    return results.ratio(metric, peer, MACHINE, other_metric=limit_metric(kind, size))
 
 
 def print_table(results: Results, peers: list[str], console: Console) -> None:
-    table = Table(
-        title=f"ratios to {results.baseline}: median of the rounds (lowest–highest); ↑ more is better, ↓ less is better"
-    )
-    for number, name in enumerate(header(results, peers)):
+    title = f"ratios to {results.baseline}: median of the rounds (lowest–highest); ↑ more is better, ↓ less is better"
+    _print(console, title, header(results, peers), rows(results, peers))
+
+
+def print_all(results: Results, peers: list[str], console: Console) -> None:
+    print_table(results, peers, console)
+    if shares := limit_rows(results, peers):
+        _print(console, "of the machine's own limit: the same bytes without a broker", ["", *peers], shares)
+    if judged := target_rows(results):
+        _print(console, "targets, judged by the median of the rounds", TARGET_HEADER, judged)
+
+
+def _print(console: Console, title: str, names: list[str], lines: Rows) -> None:
+    table = Table(title=title)
+    for number, name in enumerate(names):
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows(results, peers):
-        table.add_row(*row)
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
 
 
 def markdown(results: Results, peers: list[str]) -> str:
-    names = header(results, peers)
-    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(results, peers)]
-    return "\n".join(lines)
+    parts = [_markdown_table(header(results, peers), rows(results, peers))]
+    if shares := limit_rows(results, peers):
+        parts += ["Of the machine's own limit:", _markdown_table(["", *peers], shares)]
+    if judged := target_rows(results):
+        parts += ["Targets:", _markdown_table(TARGET_HEADER, judged)]
+    return "\n\n".join(parts)
+
+
+def _markdown_table(names: list[str], lines: Rows) -> str:
+    head = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    return "\n".join(head + ["| " + " | ".join(line) + " |" for line in lines])

@@ -5,137 +5,225 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from bench import load
+from bench import children, latency, load, machine, raw_load, readers
+from bench.payload import CALL_RECORDS
+from bench.plan import DEPTHS, MB, Cell, Plan
 from bench.results import Metric, Results
+from bench.topics import stored_records, topic_of, touch_memory
 from tools.peers.process import Peer
 
 GB = 1e9
-MB = 1e6
 IDLE_SECONDS = 1.5
+MACHINE = "machine"
+"""The column of the machine's own limit, which no broker takes part in."""
+WRITE_LIMIT = "socket into a file"
+SYNC_LIMIT = "socket into a file, fdatasync"
+READ_LIMIT = "file into a socket"
+
+
+def limit_metric(kind: str, label: str) -> Metric:
+    return Metric(f"{kind}, beside {label}", "MB/s", True)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How much of everything; `quick` makes do with less."""
+class Scenario:
+    """Something measured on each peer in turn, chosen by its name."""
 
-    rounds: int
-    produce_bytes: dict[int, int]
-    request_seconds: float
-    codecs: tuple[str, ...]
-    partitions: tuple[int, ...]
-
-
-FULL = Plan(
-    rounds=5,
-    produce_bytes={100: 100_000_000, 1024: 400_000_000, 10240: 800_000_000},
-    request_seconds=2.0,
-    codecs=("none",),
-    partitions=(1,),
-)
-QUICK = Plan(
-    rounds=2,
-    produce_bytes={100: 40_000_000, 1024: 150_000_000, 10240: 300_000_000},
-    request_seconds=1.0,
-    codecs=("none",),
-    partitions=(1,),
-)
-DEPTHS = (1, 5, 50)
-
-Scenario = Callable[[Peer, Results], None]
+    name: str
+    run: Callable[[Peer, Results], None]
+    headline: Metric
+    """What the progress line shows."""
+    beside_kafka_fsync: bool = False
+    """Whether it is worth the time that Kafka takes with a flush per batch."""
+    limit: Callable[[Path, Results], None] | None = None
+    """The same bytes without a broker."""
 
 
-def size_name(record_bytes: int) -> str:
-    return f"{record_bytes} B" if record_bytes < 1024 else f"{record_bytes // 1024} KiB"
-
-
-def topic_name(prefix: str) -> str:
-    return f"bench-{prefix}-{time.time_ns()}"
-
-
-def throughput(record_bytes: int, total_bytes: int, *, codec: str, partitions: int) -> Scenario:
-    """Produce, consume with librdkafka, and fetch without looking, the same records."""
-    records = total_bytes // record_bytes // load.CALL_RECORDS * load.CALL_RECORDS
-    volume = records * record_bytes
-    what = size_name(record_bytes)
-    if codec != "none":
-        what += f" {codec}"
-    if partitions != 1:
-        what += f" {partitions} partitions"
+def throughput(cell: Cell) -> Scenario:
+    """Produce, consume and fetch without looking, the same records; then produce them from ready-made requests."""
 
     def run(peer: Peer, results: Results) -> None:
-        topic = topic_name(f"{record_bytes}")
-        load.create_topic(peer.bootstrap, topic, partitions=partitions)
-        try:
-            cpu = peer.cpu_seconds()
-            seconds = load.produce(
-                peer.bootstrap,
-                topic,
-                record_bytes=record_bytes,
-                records=records,
-                codec=codec,
-                partitions=partitions,
-            )
-            results.add(Metric(f"produce {what}", "MB/s", True), peer.name, volume / MB / seconds)
-            results.add(
-                Metric(f"broker CPU per GB produced, {what}", "s", False),
-                peer.name,
-                (peer.cpu_seconds() - cpu) / (volume / GB),
-            )
-            cpu = peer.cpu_seconds()
-            seconds = load.consume(peer.bootstrap, topic, records=records, partitions=partitions)
-            results.add(Metric(f"consume {what}", "MB/s", True), peer.name, volume / MB / seconds)
-            results.add(
-                Metric(f"broker CPU per GB consumed, {what}", "s", False),
-                peer.name,
-                (peer.cpu_seconds() - cpu) / (volume / GB),
-            )
-            if partitions == 1:
-                seconds, fetched = load.fetch_and_discard(peer.bootstrap, topic, end=records)
-                results.add(Metric(f"raw fetch {what}", "MB/s", True), peer.name, fetched / MB / seconds)
-        finally:
-            load.delete_topic(peer.bootstrap, topic)
-            os.sync()  # one peer's dirty pages must not be written back in the other's time
+        with topic_of(peer, cell.name, partitions=cell.partitions, volume=2 * cell.volume) as topic:
+            _through_librdkafka(cell, peer, topic, results)
+            if cell.codec == "none":  # the bytes of a codec are not the records' bytes
+                _raw_fetch(cell, peer, topic, results)
+            os.sync()
+            touch_memory(cell.volume)
+            _raw_produce(cell, peer, topic, results)
+
+    return Scenario(
+        cell.name,
+        run,
+        Metric(f"produce {cell.label}", "MB/s", True),
+        beside_kafka_fsync=cell.is_plain,
+        limit=_limit(cell) if cell.is_plain else None,
+    )
+
+
+def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
+    records = cell.volume // cell.record_bytes // CALL_RECORDS * CALL_RECORDS
+    volume = records * cell.record_bytes
+    cpu = peer.cpu_seconds()
+    seconds = children.run(
+        load.produce,
+        peer.bootstrap,
+        topic,
+        record_bytes=cell.record_bytes,
+        records=records,
+        codec=cell.codec,
+        partitions=cell.partitions,
+    )
+    results.add(Metric(f"produce {cell.label}", "MB/s", True), peer.name, volume / MB / seconds)
+    results.add(
+        Metric(f"broker CPU per GB produced, {cell.label}", "s", False),
+        peer.name,
+        (peer.cpu_seconds() - cpu) / (volume / GB),
+    )
+    cpu = peer.cpu_seconds()
+    seconds = children.run(load.consume, peer.bootstrap, topic, records=records, partitions=cell.partitions)
+    results.add(Metric(f"consume {cell.label}", "MB/s", True), peer.name, volume / MB / seconds)
+    results.add(
+        Metric(f"broker CPU per GB consumed, {cell.label}", "s", False),
+        peer.name,
+        (peer.cpu_seconds() - cpu) / (volume / GB),
+    )
+
+
+def _raw_fetch(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
+    rate = children.run(
+        raw_load.fetch_and_discard,
+        peer.bootstrap,
+        topic,
+        partitions=cell.partitions,
+        seconds=cell.raw_seconds,
+    )
+    results.add(Metric(f"raw fetch {cell.label}", "MB/s", True), peer.name, rate.megabytes_per_second)
+
+
+def _raw_produce(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
+    rate = children.run(
+        raw_load.produce_frames,
+        peer.bootstrap,
+        topic,
+        record_bytes=cell.record_bytes,
+        seconds=cell.raw_seconds,
+        bytes_max=2 * cell.volume,
+        codec=cell.codec,
+        partitions=cell.partitions,
+        stored_before=stored_records(peer.bootstrap, topic, cell.partitions),
+    )
+    results.add(Metric(f"raw produce {cell.label}", "MB/s", True), peer.name, rate.megabytes_per_second)
+
+
+def _limit(cell: Cell) -> Callable[[Path, Results], None]:
+    """As many bytes without a broker."""
+
+    def run(folder: Path, results: Results) -> None:
+        path = folder / "machine-limit"
+        touch_memory(cell.volume)
+        for kind, sync in ((WRITE_LIMIT, False), (SYNC_LIMIT, True)):
+            rate = machine.socket_into_file(path, cell.volume, sync=sync)
+            results.add(limit_metric(kind, cell.label), MACHINE, rate.megabytes_per_second)
+        rate = machine.file_into_socket(path, cell.volume)
+        results.add(limit_metric(READ_LIMIT, cell.label), MACHINE, rate.megabytes_per_second)
 
     return run
 
 
 def requests(depth: int, seconds: float) -> Scenario:
+    metric = Metric(f"one-record requests at depth {depth}", "/s", True)
+
     def run(peer: Peer, results: Results) -> None:
-        topic = topic_name(f"depth{depth}")
-        load.create_topic(peer.bootstrap, topic)
-        try:
-            per_second = load.one_record_requests(peer.bootstrap, topic, depth=depth, seconds=seconds)
-            metric = Metric(f"one-record requests at depth {depth}", "/s", True)
+        with topic_of(peer, f"depth{depth}") as topic:
+            per_second = children.run(
+                raw_load.one_record_requests, peer.bootstrap, topic, depth=depth, seconds=seconds
+            )
             results.add(metric, peer.name, per_second)
-        finally:
-            load.delete_topic(peer.bootstrap, topic)
 
-    return run
+    return Scenario(f"requests-{depth}", run, metric)
 
 
-def rss_under_load(peer: Peer, results: Results) -> None:
-    """After the round's load: what the process then holds."""
-    results.add(Metric("RSS under load", "MB", False), peer.name, peer.rss_bytes() / MB)
+def steady_latency(plan: Plan) -> Scenario:
+    """End to end with librdkafka's default linger.ms=5, which gathers some 25 records into a request."""
+
+    def run(peer: Peer, results: Results) -> None:
+        with topic_of(peer, "latency") as topic:
+            cpu, began = peer.cpu_seconds(), time.monotonic()
+            found = latency.steady(
+                peer.bootstrap, topic, seconds=plan.steady_seconds, skip_seconds=plan.steady_skip_seconds
+            )
+            busy = (peer.cpu_seconds() - cpu) / (time.monotonic() - began)
+        add_percentiles(results, peer, "", found)
+        results.add(Metric("broker CPU at 5,000 records/s", "% of a core", False), peer.name, 100 * busy)
+
+    return Scenario("latency", run, latency_metric("p99"), beside_kafka_fsync=True)
+
+
+def steady_latency_at_once(plan: Plan) -> Scenario:
+    """The same with linger.ms=0: a request per record or two, so that the broker's own cost shows."""
+
+    def run(peer: Peer, results: Results) -> None:
+        with topic_of(peer, "latency") as topic:
+            found = latency.steady(
+                peer.bootstrap,
+                topic,
+                seconds=plan.steady_seconds / 2,
+                skip_seconds=plan.steady_skip_seconds,
+                linger_ms=0,
+            )
+        add_percentiles(results, peer, ", linger.ms=0", found)
+
+    return Scenario("latency-linger0", run, latency_metric("p99", ", linger.ms=0"))
+
+
+def add_percentiles(results: Results, peer: Peer, suffix: str, found: latency.Percentiles) -> None:
+    for name, value in zip(("p50", "p99", "p99.9"), found, strict=True):
+        results.add(latency_metric(name, suffix), peer.name, value)
+
+
+def latency_metric(name: str, suffix: str = "") -> Metric:
+    return Metric(f"end to end {name} at 5,000 records/s{suffix}", "ms", False)
+
+
+def five_readers(plan: Plan) -> Scenario:
+    return Scenario("readers", lambda peer, results: readers.run(plan, peer, results), readers.PRODUCED)
+
+
+def memory() -> Scenario:
+    """After a round's load: the most that the process held during it. Must come last."""
+    metric = Metric("RSS under load, peak", "MB", False)
+
+    def run(peer: Peer, results: Results) -> None:
+        results.add(metric, peer.name, peer.rss_peak_bytes() / MB)
+
+    return Scenario("memory", run, metric)
 
 
 def scenarios(plan: Plan) -> list[Scenario]:
-    chosen = [
-        throughput(record_bytes, total, codec=codec, partitions=partitions)
-        for partitions in plan.partitions
-        for codec in plan.codecs
-        for record_bytes, total in plan.produce_bytes.items()
+    """Everything that `--scenarios` can choose from, in the order it is run in."""
+    return [
+        *(throughput(cell) for cell in plan.cells),
+        *(requests(depth, plan.request_seconds) for depth in DEPTHS),
+        steady_latency(plan),
+        steady_latency_at_once(plan),
+        five_readers(plan),
+        memory(),
     ]
-    return [*chosen, *(requests(depth, plan.request_seconds) for depth in DEPTHS), rss_under_load]
 
 
-def warm_up(peer: Peer) -> None:
+def warm_up(peer: Peer, plan: Plan) -> None:
     """Let a JIT compile and caches fill before anything counts."""
     unused = Results(baseline="")
-    for record_bytes in (100, 1024, 10240):
-        throughput(record_bytes, 20_000_000, codec="none", partitions=1)(peer, unused)
-    requests(5, 1.0)(peer, unused)
+    began = time.monotonic()
+    small = [replace(cell, volume=min(cell.volume, 40 * MB), raw_seconds=0.5) for cell in plan.cells[:4]]
+    while time.monotonic() - began < plan.warm_up_seconds:
+        for cell in small:
+            throughput(cell).run(peer, unused)
+        requests(5, 0.5).run(peer, unused)
+    steady_latency(replace(plan, steady_seconds=1.0, steady_skip_seconds=1.0)).run(peer, unused)
 
 
 def start_and_idle(peer: Peer, results: Results) -> None:

@@ -8,7 +8,6 @@ Apache Kafka 4.3.1. Tests that look inside the broker use `launch` and are skipp
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import os
 import socket
@@ -23,8 +22,11 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from tidelog.broker import connection
+from tidelog.broker.api import fetch as fetch_api
+from tidelog.broker.api import list_offsets as list_offsets_api
 from tidelog.broker.apis import APIS
 from tidelog.records.builder import BatchBuilder
+from tidelog.testing.faulty_disk import FaultyDisk
 from tidelog.wire.api import spec
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.headers import RequestHeader, decode_response, encode_request
@@ -249,7 +251,8 @@ class Wire:
 @pytest.fixture(autouse=True)
 def every_complaint_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests complain faster than people: the limit of lines per second has a test of its own."""
-    monkeypatch.setattr(connection.complaints, "lines_per_second", 1_000_000)
+    for module in (connection, fetch_api, list_offsets_api):
+        monkeypatch.setattr(module.complaints, "lines_per_second", 1_000_000)
 
 
 @pytest.fixture(scope="session")
@@ -410,69 +413,6 @@ def launch(tmp_path: Path, foreign: bool) -> Iterator[Callable[..., OwnBroker]]:
 
 
 # ---- disks that fail
-
-
-class FaultyDisk:
-    """The real disk, with faults on demand.
-
-    `fails` is asked before every write, read and sync, with the operation and the path. A sync of a path that `holds` waits until
-    `release`. `synced` lists the paths of all syncs that were begun.
-    """
-
-    def __init__(self) -> None:
-        from tidelog.storage.posix_disk import PosixDisk
-
-        self._disk = PosixDisk()
-        self.fails: Callable[[str, str], bool] = lambda operation, path: False
-        self.holds: Callable[[str], bool] = lambda path: False
-        self.synced: list[str] = []
-        self._released = threading.Event()
-
-    def release(self) -> None:
-        self.holds = lambda path: False
-        self._released.set()
-
-    def check(self, operation: str, path: str) -> None:
-        from tidelog.storage.disk import DiskError
-
-        if self.fails(operation, path):
-            raise DiskError(operation, path, OSError(errno.EIO, "made to fail"))
-
-    def wait(self, path: str) -> None:
-        if self.holds(path):
-            assert self._released.wait(30), "nobody released the disk"
-
-    def open(self, path: str, /, *, create: bool = False) -> Any:
-        self.check("open", path)
-        return _FaultyFile(self, self._disk.open(path, create=create))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk, name)
-
-
-class _FaultyFile:
-    def __init__(self, disk: FaultyDisk, file: Any) -> None:
-        self._disk = disk
-        self._file = file
-
-    def sync(self) -> None:
-        self._disk.synced.append(self._file.path)
-        self._disk.wait(self._file.path)
-        self._disk.check("sync", self._file.path)
-        self._file.sync()
-
-    def write_at(self, buffers: Any, position: int, /) -> int:
-        self._disk.check("write", self._file.path)
-        written: int = self._file.write_at(buffers, position)
-        return written
-
-    def read_at(self, count: int, position: int, /) -> bytes:
-        self._disk.check("read", self._file.path)
-        data: bytes = self._file.read_at(count, position)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
 
 
 @pytest.fixture

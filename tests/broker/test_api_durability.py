@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.conftest import FaultyDisk, OwnBroker, Topic, Wire, batch, code
+from tests.broker.conftest import OwnBroker, Topic, Wire, batch, code
+from tidelog.testing.faulty_disk import FaultyDisk
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -319,12 +320,9 @@ def test_a_metadata_log_that_fails_ends_the_broker(launch: Any, disk: FaultyDisk
     topic = wire.create("t")
     wire.produce(topic, batch())
     disk.fails = lambda operation, path: operation == "sync" and log_of("__cluster_metadata")(path)
-    wire.send(
-        CreateTopicsRequest(
-            topics=[CreatableTopic(name="u", num_partitions=1, replication_factor=1)], timeout_ms=9000
-        )
-    )
-    assert wire.is_closed(), "CreateTopics has no place for an error of the whole request"
+    asked = CreatableTopic(name="u", num_partitions=1, replication_factor=1)
+    (result,) = wire.ask(CreateTopicsRequest(topics=[asked], timeout_ms=9000)).topics
+    assert code(result) == "KAFKA_STORAGE_ERROR"
     wait_until(broker.broker.failed.is_set)
     wire = broker.connect()
     assert code(wire.metadata("u").topics[0]) == "UNKNOWN_TOPIC_OR_PARTITION"

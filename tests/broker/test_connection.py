@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.broker import connection as module
-from tidelog.broker.connection import Connection, Pending, SharedBuffer
+from tidelog.broker.connection import Connection, Pending, ReceiveBuffers
 from tidelog.storage.disk import FileRange
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.wire.types import Part
@@ -57,7 +57,7 @@ class Peer:
             ours,
             self.loop,
             self.echo,
-            SharedBuffer(),
+            ReceiveBuffers(),
             max_frame_bytes=max_frame_bytes,
             listener_name="TEST",
             peer=("127.0.0.1", 1),

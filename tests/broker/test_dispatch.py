@@ -363,7 +363,7 @@ def test_a_handler_that_fails_is_answered_for(
     wire = broker.connect()
     apis = broker.broker.dispatcher._apis
     for key in (ApiKey.FETCH, ApiKey.METADATA):
-        apis[key] = dataclasses.replace(apis[key], handler=handler)
+        apis[key] = dataclasses.replace(apis[key], handler=handler, frame_handler=None)
     assert code(wire.ask(fetch.FetchRequest())) == "UNKNOWN_SERVER_ERROR"
     wire.send(metadata.MetadataRequest(topics=[]), 8)
     assert wire.is_closed()

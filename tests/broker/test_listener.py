@@ -1,11 +1,20 @@
-"""Limits on connections: per broker, per address, by idleness. The one over the limit is turned away, the others stay."""
+"""Limits on connections: per broker, per address, by idleness, by descriptors and by what they hold. The others stay."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import resource
 import socket
 import time
 from typing import Any
 
+import pytest
+
+from tidelog.broker import listener as listener_module
+from tidelog.broker.connection import ReceiveBuffers
+from tidelog.broker.descriptors import descriptors_left
+from tidelog.broker.listener import ConnectionCounts, ConnectionLimits, Listener
 from tidelog.testing import Cluster
 
 
@@ -53,3 +62,145 @@ def test_idle_connections_are_closed() -> None:
         sock.settimeout(5)
         assert sock.recv(1) == b""
         assert 0.2 < time.monotonic() - began < 4
+
+
+def test_a_drip_does_not_keep_a_connection_alive() -> None:
+    """Slow-loris: bytes arrive all the time, a whole request never."""
+    with Cluster(config={"connections.max.idle.ms": 400}) as cluster:
+        sock = connect(cluster)
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            for _ in range(100):
+                sock.send(b"\x00")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 4
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        return theirs, server.accept()[0]
+
+
+class Endpoint:
+    """A listener without clients: whom it accepts is decided by `outcomes`."""
+
+    def __init__(self, *outcomes: Any, counts: ConnectionCounts | None = None, **limits: Any) -> None:
+        self.listener = Listener(
+            "TEST",
+            "127.0.0.1",
+            0,
+            Silent(),
+            ConnectionLimits(**limits),
+            ReceiveBuffers(),
+            counts or ConnectionCounts(),
+        )
+        self.real = self.listener._sock
+        self._outcomes = list(outcomes)
+        self.accepted = 0
+        self.listener._sock = self  # type: ignore[assignment]
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if not self._outcomes:
+            raise BlockingIOError
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        self.accepted += 1
+        return outcome, ("127.0.0.1", 5)
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def close(self) -> None:
+        self.real.close()
+
+
+class Silent:
+    def handle(self, connection: Any, frame: memoryview, /) -> None:
+        return None
+
+
+async def test_without_descriptors_it_pauses_says_so_once_and_goes_on(caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(listener_module, "ACCEPT_PAUSE_SECONDS", 0.02)
+    theirs, ours = tcp_pair()
+    full = [OSError(errno.EMFILE, "Too many open files") for _ in range(5)]
+    endpoint = Endpoint(*full, ours)
+    endpoint.listener._accept()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        endpoint.listener._accept()
+    assert endpoint.accepted == 1, "it accepts again when there are descriptors"
+    assert caplog.text.count("cannot accept connections") == 1
+    assert "ulimit -n" in caplog.text
+    endpoint.listener.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("number", [errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPERM])
+async def test_an_error_of_the_network_is_no_error_of_the_listener(number: int, caplog: Any) -> None:
+    endpoint = Endpoint(OSError(number, "of the network"))
+    endpoint.listener._accept()
+    assert "cannot accept connections on TEST: of the network" in caplog.text
+    endpoint.listener.close()
+
+
+async def test_a_connection_that_is_lost_while_it_is_set_up_is_let_go(caplog: Any) -> None:
+    closed = socket.socket()
+    closed.close()
+    theirs, ours = tcp_pair()
+    endpoint = Endpoint(closed, ours)
+    endpoint.listener._accept()
+    assert len(endpoint.listener.connections) == 1, "the next one is served"
+    assert endpoint.listener._counts.total == 1
+    assert "lost a connection" in caplog.text
+    endpoint.listener.close()
+    theirs.close()
+
+
+async def test_connections_take_only_descriptors_that_the_log_can_spare(caplog: Any) -> None:
+    pairs = [tcp_pair() for _ in range(4)]
+    counts = ConnectionCounts(lambda connections: 2 - connections)
+    endpoint = Endpoint(*(ours for _, ours in pairs), counts=counts)
+    endpoint.listener._accept()
+    assert len(endpoint.listener.connections) == 2
+    assert "kept for the log's files" in caplog.text
+    next(iter(endpoint.listener.connections)).close()
+    assert counts.has_descriptors()
+    endpoint.listener.close()
+    for theirs, _ in pairs:
+        theirs.close()
+
+
+async def test_those_who_are_stuck_for_longest_go_when_too_much_is_held(caplog: Any) -> None:
+    pairs = [tcp_pair() for _ in range(4)]
+    endpoint = Endpoint(*(ours for _, ours in pairs), max_held_bytes=1_000_000)
+    endpoint.listener._accept()
+    connections = list(endpoint.listener.connections)
+    for connection, held, last_active in zip(
+        connections, (600_000, 500_000, 10_000, 300_000), (50.0, 20.0, 1.0, 40.0), strict=True
+    ):
+        connection._unsent_bytes = held
+        connection.last_active = last_active
+    endpoint.listener._idle_check_due = float("inf")
+    endpoint.listener._look()
+    assert [connection.closed for connection in connections] == [False, True, False, False]
+    assert "connections.max.held.bytes=1000000" in caplog.text
+    endpoint.listener._look()
+    assert sum(connection.closed for connection in connections) == 1, "it is enough"
+    endpoint.listener.close()
+    for theirs, _ in pairs:
+        theirs.close()
+
+
+def test_a_tenth_of_the_descriptors_is_not_for_connections() -> None:
+    class Files:
+        open_files = 100
+
+    left = descriptors_left(Files())
+    assert left is not None
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve = min(max(limit // 10, 64), 1024)
+    assert left(0) == limit - reserve - 100
+    assert left(50) == left(0) - 50
+    assert descriptors_left(object()) is None

@@ -91,13 +91,13 @@ class Parked:
         self.fetch = self.purgatory.park(
             cast("list[Partition]", list(places)),
             max_wait_ms=max_wait_ms,
-            is_ready=self.is_ready,
+            look=self.look,
             complete=self.complete,
         )
 
-    def is_ready(self) -> bool:
+    def look(self) -> Callable[[], None] | None:
         self.looks += 1
-        return self.ready
+        return self.complete if self.ready else None
 
     def complete(self) -> None:
         self.completed += 1
@@ -161,8 +161,8 @@ def test_fetches_do_not_hold_each_other_up(loop: Loop) -> None:
         purgatory.park(
             cast("list[Partition]", [place]),
             max_wait_ms=500,
-            is_ready=lambda number=number: number != 1,  # type: ignore[misc]
-            complete=lambda number=number: order.append(number),  # type: ignore[misc]
+            look=lambda number=number: (lambda: order.append(number)) if number != 1 else None,  # type: ignore[misc]
+            complete=lambda: order.append(-1),
         )
     place.wake()
     loop.turn()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ QUEUE_MAX = 2000  # records on their way at any time; bounds what a crash can le
 READ_SECONDS_MAX = 60.0
 BURST = 20
 PAUSE_SECONDS = 0.004
-PADDING = b"." * 200
+PADDING_BYTES = 200
 
 
 @dataclass(slots=True)
@@ -34,8 +35,11 @@ class Load:
     retries, so that a record may be missing only if its delivery was reported as failed.
     """
 
-    def __init__(self, bootstrap: str, topic: str, *, name: str, acks: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, name: str, acks: str, padding: int = PADDING_BYTES
+    ) -> None:
         self.name = name
+        self._padding = os.urandom(padding)
         self.topic = topic
         self.acknowledged = Acknowledged()
         self.sent = 0
@@ -70,7 +74,7 @@ class Load:
             try:
                 self._producer.produce(
                     self.topic,
-                    b"%s %d %s" % (self.name.encode(), number, PADDING),
+                    b"%s %d %s" % (self.name.encode(), number, self._padding),
                     partition=0,
                     on_delivery=lambda error, message, number=number: self._delivered(number, error, message),
                 )
@@ -94,6 +98,12 @@ class Load:
         self._thread.join()
         left = self._producer.flush(READ_SECONDS_MAX)
         assert left == 0, f"{self.name}: {left} records neither acknowledged nor failed"
+
+    def abandon(self) -> None:
+        """Stop sending; whatever is on its way is forgotten."""
+        self._stopping.set()
+        self._thread.join()
+        self._producer.purge()
 
 
 def wait_for_leader(bootstrap: str, topic: str, seconds: float = 30.0) -> None:

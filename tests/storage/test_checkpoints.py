@@ -166,15 +166,38 @@ def test_a_missing_file_reads_as_none_and_a_written_one_survives_power_loss() ->
     meta = cp.MetaProperties("c", 1, bytes(range(16)))
     cp.write_offsets(disk, "/d/o", {("t", 0): 5})
     cp.write_epochs(disk, "/d/e", [EpochEntry(0, 0)])
-    cp.write_partition_metadata(disk, "/d/p", bytes(range(16)))
     cp.write_meta_properties(disk, "/d/m", meta)
     cp.write_clean_shutdown(disk, "/d/c", 3)
     after = disk.crash("lose_unsynced")
     assert cp.read_offsets(after, "/d/o") == {("t", 0): 5}
     assert cp.read_epochs(after, "/d/e") == [(0, 0)]
-    assert cp.read_partition_metadata(after, "/d/p") == bytes(range(16))
     assert cp.read_meta_properties(after, "/d/m") == meta
     assert cp.read_clean_shutdown(after, "/d/c") == 3
+
+
+def test_the_id_of_a_partition_is_whole_or_taken_for_none_before_its_first_flush() -> None:
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs("/d")
+    disk.start_recording()
+    cp.write_partition_metadata(disk, "/d/p", bytes(range(16)))
+    cp.write_partition_metadata(disk, "/d/p", bytes(range(16)))  # again, over what a crash has left
+    found = set()
+    for state in disk.crash_states():
+        found.add(cp.read_partition_metadata(state.disk, "/d/p", may_be_unfinished=True))
+        if not state.killed and state.disk.exists("/d/p") and 0 < state.disk.file_size("/d/p") < 43:
+            with pytest.raises(CorruptDataError):
+                cp.read_partition_metadata(state.disk, "/d/p")
+    assert found == {None, bytes(range(16))}
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"version: 1", b"version: 0\ntopic_ix: 7x", b"version: 0\ntopic_id: ?" + b"7" * 22]
+)
+def test_damage_of_an_id_is_not_taken_for_an_unfinished_one(data: bytes) -> None:
+    disk = sim_disk()
+    disk.open("/d/p", create=True).write_at((data,), 0)
+    with pytest.raises(CorruptDataError):
+        cp.read_partition_metadata(disk, "/d/p", may_be_unfinished=True)
 
 
 def test_a_checkpoint_is_old_or_new_after_any_crash() -> None:

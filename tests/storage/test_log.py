@@ -85,7 +85,7 @@ def test_a_batch_larger_than_a_segment_is_refused(log: Log) -> None:
 
 def test_a_write_that_fails_leaves_no_trace_in_memory(disk: SimDisk, log: Log) -> None:
     append(log)
-    disk.fail("write", errno.ENOSPC, partial_bytes=20)
+    disk.fail("write", errno.EIO, partial_bytes=20)
     with pytest.raises(DiskError):
         append(log)
     assert (log.log_end_offset, len(read_all(log))) == (1, 1)

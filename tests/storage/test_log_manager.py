@@ -246,7 +246,7 @@ def test_one_checkpoint_at_a_time_and_a_failing_one_takes_its_directory_offline(
     work = logs.checkpoint()
     with pytest.raises(RuntimeError, match="under way"):
         logs.checkpoint()
-    disk.fail("write", errno.ENOSPC, matches=lambda path: path.startswith("/b/"))
+    disk.fail("write", errno.EIO, matches=lambda path: path.startswith("/b/"))
     work.run()
     assert list(work.finish(NOW_MS)) == ["/b"]
     assert list(logs.offline_dirs) == ["/b"]

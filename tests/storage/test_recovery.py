@@ -359,7 +359,9 @@ def test_an_unreadable_note_of_a_truncation_is_not_guessed_at(disk: SimDisk) -> 
 
 def test_deleted_records_do_not_come_back_when_the_rest_is_lost(disk: SimDisk) -> None:
     log = open_orders(disk)
-    append_many(log, 4)
+    append_many(log, 1)
+    log.flush()
+    append_many(log, 3)
     log.set_high_watermark(4)
     log.advance_log_start_offset(3)
     again = open_orders(disk.crash("lose_unsynced"), log_start_offset=3)

@@ -195,7 +195,22 @@ class Peer(ABC):
         return self._status_bytes("VmRSS:")
 
     def rss_peak_bytes(self) -> int:
+        """The most that was ever resident, or since `forget_rss_peak`."""
         return self._status_bytes("VmHWM:")
+
+    def forget_rss_peak(self) -> None:
+        """Let the kernel count the peak of the resident memory anew (Linux 4.0 and later, one's own processes)."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def disk_read_bytes(self) -> int:
+        """Bytes that the process had to fetch from a disk: what the page cache held does not count."""
+        for line in Path(f"/proc/{self.pid}/io").read_text().splitlines():
+            if line.startswith("read_bytes:"):
+                return int(line.split()[1])
+        raise PeerFailedError(f"/proc/{self.pid}/io has no read_bytes")
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def __enter__(self) -> Peer:
         self.start()

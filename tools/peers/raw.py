@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 PRODUCE, FETCH, LIST_OFFSETS, INIT_PRODUCER_ID = 0, 1, 2, 22
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_OVERHEAD = 12
+_NOWHERE = memoryview(bytearray(1 << 20))
 
 
 class StoredBatch(NamedTuple):
@@ -41,11 +42,12 @@ def build_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    codec: str = "none",
 ) -> bytes:
-    """One uncompressed batch of records without keys."""
+    """One batch of records without keys."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
-        compression_type=0,
+        compression_type=CODEC_NAMES.index(codec),
         is_transactional=0,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -73,11 +75,28 @@ def produce_request(topic: str, batch: bytes, *, partition: int = 0, acks: int =
     return _frame(PRODUCE, 7, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
 
 
-def fetch_request(topic: str, offset: int, *, partition: int = 0, max_bytes: int = 1 << 20) -> bytes:
-    """A whole Fetch 11 frame for one partition, outside any session, that does not wait."""
-    body = struct.pack(">iiiibii", -1, 0, 1, max_bytes, 0, 0, -1)
-    body += struct.pack(">i", 1) + _string(topic)
-    body += struct.pack(">iiiqqi", 1, partition, -1, offset, -1, max_bytes)
+def fetch_request(
+    topic: str, offset: int, *, partition: int = 0, max_bytes: int = 1 << 20, max_wait_ms: int = 0
+) -> bytes:
+    """A whole Fetch 11 frame for one partition, outside any session, that does not wait unless told to."""
+    return fetch_partitions_request(topic, {partition: offset}, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+
+
+def fetch_partitions_request(
+    topic: str,
+    offsets: Mapping[int, int],
+    *,
+    max_bytes: int = 1 << 20,
+    max_wait_ms: int = 0,
+    session_id: int = 0,
+    session_epoch: int = -1,
+) -> bytes:
+    """A whole Fetch 11 frame for partitions of one topic, `max_bytes` of each; epoch 0 asks for a session."""
+    most = max_bytes * max(1, len(offsets))
+    body = struct.pack(">iiiibii", -1, max_wait_ms, 1, most, 0, session_id, session_epoch)
+    body += struct.pack(">i", 1) + _string(topic) + struct.pack(">i", len(offsets))
+    for partition, offset in offsets.items():
+        body += struct.pack(">iiqqi", partition, -1, offset, -1, max_bytes)
     return _frame(FETCH, 11, body + struct.pack(">i", 0) + _string(""))
 
 
@@ -106,6 +125,14 @@ class RawConnection:
     def send(self, frames: bytes) -> None:
         self._socket.sendall(frames)
 
+    def discard(self, size: int) -> None:
+        """Let that many bytes go by without copying them out of the kernel (Linux: MSG_TRUNC on a stream)."""
+        while size:
+            gone = self._socket.recv_into(_NOWHERE, min(size, len(_NOWHERE)), socket.MSG_TRUNC)
+            if gone == 0:
+                raise ConnectionError("the broker closed the connection in the middle of an answer")
+            size -= gone
+
     def receive_exactly(self, size: int) -> bytearray:
         """Read that many bytes, or fail when the broker hangs up."""
         answer = bytearray(size)
@@ -127,9 +154,13 @@ class RawConnection:
         position = 4 + 4 + 2 + len(topic.encode()) + 4 + 4
         return ProduceAnswer(*struct.unpack_from(">hq", answer, position))
 
-    def fetch(self, topic: str, offset: int, *, partition: int = 0, max_bytes: int = 1 << 20) -> memoryview:
+    def fetch(
+        self, topic: str, offset: int, *, partition: int = 0, max_bytes: int = 1 << 20, max_wait_ms: int = 0
+    ) -> memoryview:
         """The record bytes from an offset on, as the broker sends them."""
-        self.send(fetch_request(topic, offset, partition=partition, max_bytes=max_bytes))
+        self.send(
+            fetch_request(topic, offset, partition=partition, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        )
         return fetched_records(memoryview(self.receive()), topic)
 
     def list_offset(self, topic: str, timestamp: int, *, partition: int = 0) -> int:
@@ -182,8 +213,8 @@ def stored_batches(records: memoryview) -> Iterator[StoredBatch]:
         position += BATCH_OVERHEAD + length
 
 
-def last_batch_end(records: memoryview) -> int:
-    """The offset after the last whole batch in fetched records; -1 when there is none. Reads headers only."""
+def whole_batches(records: memoryview) -> tuple[int, int]:
+    """The bytes that the whole batches of fetched records take, and the offset after them; (0, -1) without one."""
     position, end = 0, -1
     while position + 61 <= len(records):
         base_offset, length = struct.unpack_from(">qi", records, position)
@@ -191,4 +222,9 @@ def last_batch_end(records: memoryview) -> int:
             break
         end = base_offset + struct.unpack_from(">i", records, position + 23)[0] + 1
         position += BATCH_OVERHEAD + length
-    return end
+    return position, end
+
+
+def last_batch_end(records: memoryview) -> int:
+    """The offset after the last whole batch in fetched records; -1 when there is none. Reads headers only."""
+    return whole_batches(records)[1]

@@ -5,10 +5,14 @@ Owns the command line and nothing else; the broker is reached through its socket
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from tools.peers.process import Peer
+
+FOR_TESTS = ("TIDELOG_TEST_", "TIDELOG_CRASH_", "TIDELOG_FUZZ_")
+"""Variables with our prefix that speak to a test run; to a broker they would be settings that it does not know."""
 
 
 class TidelogPeer(Peer):
@@ -26,6 +30,9 @@ class TidelogPeer(Peer):
         super().__init__(data_dir=data_dir, port=port)
         self.name = name or f"tidelog-{durability}"
         self._settings = {"durability": durability} | (settings or {})
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith(FOR_TESTS)}
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "tidelog", "start"]

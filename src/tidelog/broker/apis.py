@@ -34,8 +34,8 @@ from tidelog.broker.dispatch import Api
 from tidelog.wire.api import ApiKey
 
 _TABLE: Final = (
-    Api(ApiKey.PRODUCE, 0, 13, produce.handle, lowest_served=3),
-    Api(ApiKey.FETCH, 4, 18, fetch.handle),
+    Api(ApiKey.PRODUCE, 0, 13, frame_handler=produce.handle_frame, lowest_served=3),
+    Api(ApiKey.FETCH, 4, 18, frame_handler=fetch.handle_frame),
     Api(ApiKey.LIST_OFFSETS, 1, 11, list_offsets.handle),
     Api(ApiKey.METADATA, 0, 13, metadata.handle),
     Api(ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),

@@ -9,69 +9,91 @@ Record data leaves through `os.sendfile` and never enters Python. Every buffer i
 `socket.request.max.bytes`, unanswered requests and unsent bytes by the limits below; beyond them the socket is not read
 until the client has taken its answers.
 
-Request bytes handed to the dispatcher are valid only during that call: they live in a buffer that all connections share.
+Request bytes handed to the dispatcher are valid only during that call: they live in a buffer that others use next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Protocol
+from time import monotonic
+from typing import Protocol, TypeAlias
 
 from tidelog.broker.limited_log import LimitedLog
 from tidelog.errors import ProtocolError
-from tidelog.storage.disk import FileRange
+from tidelog.storage.disk import DiskError, FileRange
 from tidelog.wire.types import Part
 
 logger = logging.getLogger("tidelog.broker")
 complaints = LimitedLog(logger)
 
 RECEIVE_BYTES = 256 * 1024
-"""The buffer that all connections of a loop receive into."""
+"""The least size of the buffer that all connections of a loop receive into."""
 LARGE_FRAME_BYTES = 32 * 1024
 """An incomplete frame above this size gets a buffer of its own and is received straight into it."""
 KEEP_FRAME_BYTES = 2 * 1024 * 1024
-"""A frame buffer up to this size is kept for the next large frame of the same connection."""
+"""A buffer up to this size is kept for the next large frame of any connection."""
+SPARE_BUFFERS_MAX = 8
+"""How many such buffers are kept."""
 UNANSWERED_MAX = 1024
 """Requests of one connection that may wait for their answer before it is no longer read."""
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
 """Answer bytes in memory (file ranges cost none) that may wait for a slow reader before it is no longer read."""
+WAITING_BYTES_MAX = 64 * 1024
+"""Received behind a request that is answered alone, before the connection is no longer read."""
+TURN_SECONDS = 0.02
+"""A loop turn's time for connections with more requests than one, which they share: thousands may be pipelined."""
 SENDFILE_BYTES_PER_TURN = 4 * 1024 * 1024
 """One connection's share of a loop turn while it drains large fetches."""
 JOIN_BYTES = 256 * 1024
 """Answers are joined up to this size into one send."""
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 
-_LENGTH = Struct(">i")
+_LENGTH = Struct(">i").unpack_from
+
+
+Answer: TypeAlias = bytes | Sequence[Part]
+"""A whole response frame: in one piece, or in parts of which some may be file ranges."""
 
 
 class Dispatcher(Protocol):
-    def handle(self, connection: Connection, frame: memoryview, /) -> Sequence[Part] | Pending | None:
-        """Answer one request: the whole response frame as parts, a Pending that is completed later, or None for no answer.
+    def handle(self, connection: Connection, frame: memoryview, /) -> Answer | Pending | None:
+        """Answer one request: the whole response frame, a Pending that is completed later, or None for no answer.
 
         Raises ProtocolError when the connection must be closed.
         """
         ...
 
+    def disk_failed(self, error: DiskError, /) -> None:
+        """What a fetch promised cannot be read."""
+        ...
+
 
 class Pending:
-    """An answer that is not there yet and keeps its place in the queue."""
+    """An answer that is not there yet and keeps its place in the queue.
 
-    __slots__ = ("connection", "done", "on_cancel", "parts")
+    `alone`: requests behind it are not looked at before it is there, as Kafka does for all. So a connection holds at most two
+    parked fetches and one admin request, whatever it pipelines, and what it asks for after CreateTopics sees the topic.
+    """
 
-    def __init__(self, connection: Connection) -> None:
+    __slots__ = ("alone", "connection", "done", "on_cancel", "parts", "weight")
+
+    def __init__(self, connection: Connection, *, alone: bool = False, weight: int = 0) -> None:
         self.connection = connection
+        self.alone = alone
+        self.weight = weight  # bytes, about, that are kept for it
         self.done = False
-        self.parts: Sequence[Part] = ()
+        self.parts: Answer = ()
         self.on_cancel: Callable[[], None] | None = None
         """Called when the connection goes away first: whoever works on the answer may stop."""
 
-    def complete(self, parts: Sequence[Part]) -> None:
+    def complete(self, parts: Answer) -> None:
         """Deliver the answer (no parts: this request gets none). The files of an answer nobody waits for are released."""
         assert not self.done, "a request is answered once"
         self.done = True
@@ -83,25 +105,68 @@ class Pending:
             self.connection.answer_ready()
 
 
-def release(parts: Sequence[Part]) -> None:
-    for part in parts:
-        if isinstance(part, FileRange):
-            part.release()
+def release(answer: Answer) -> None:
+    if not isinstance(answer, bytes):
+        for part in answer:
+            if isinstance(part, FileRange):
+                part.release()
 
 
-class SharedBuffer:
-    """The receive buffer of one event loop. Only the connection whose turn it is touches it."""
+class ReceiveBuffers:
+    """What the connections of one event loop receive into. Only the connection whose turn it is touches `current`.
 
-    __slots__ = ("view",)
+    A connection that is left with a part of a large frame takes the buffer with it, so the part is never copied, and gives it
+    back when the frame is complete. Idle connections hold nothing.
+    """
+
+    __slots__ = ("_spare", "current", "large_after", "resuming")
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(RECEIVE_BYTES))
+        self.large_after = 0.0  # when the next large request may be handled
+        self.resuming = (
+            0  # connections that have received more requests than they could have handled in their turn
+        )
+        self.current = _new_buffer(RECEIVE_BYTES)
+        self._spare: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        taken = self.current
+        self.current = self._spare.pop() if self._spare else _new_buffer(RECEIVE_BYTES)
+        return taken
+
+    def took_large(self, began: float) -> None:
+        """A large request was handled since `began`: for as long again it is the turn of small ones.
+
+        It may take half a second, and a crowd may send one each at the same time. Produce is no part of this: its bytes are
+        records, not work.
+        """
+        now = monotonic()
+        self.large_after = now + (now - began)
+
+    def give(self, buffer: memoryview) -> None:
+        """Whoever has sent a large frame is likely to send another: the larger buffer is received into first."""
+        if len(buffer) > KEEP_FRAME_BYTES:
+            return
+        if len(buffer) > len(self.current):
+            buffer, self.current = self.current, buffer
+        if len(buffer) >= RECEIVE_BYTES and len(self._spare) < SPARE_BUFFERS_MAX:
+            self._spare.append(buffer)
+
+
+def _new_buffer(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def _is_large(data: memoryview, position: int, size: int) -> bool:
+    """The frame at `position` is large, and no Produce (API key 0)."""
+    return size > LARGE_FRAME_BYTES and (data[position + 4] | data[position + 5]) != 0
 
 
 class Connection:
     __slots__ = (
-        "_answers", "_dispatcher", "_filled", "_flush_scheduled", "_frame", "_frame_size", "_handling", "_leftover", "_loop",
-        "_max_frame_bytes", "_on_close", "_out", "_reading", "_resume_scheduled", "_shared", "_sock", "_unsent_bytes", "_writing",
+        "_alone", "_answers", "_began", "_buffers", "_dispatcher", "_filled", "_flush_scheduled", "_frame", "_frame_end", "_handling", "_leftover",
+        "_loop", "_max_frame_bytes", "_on_close", "_out", "_ranges", "_reading", "_resume_scheduled", "_sock", "_unsent_bytes",
+        "_writing",
         "client_software", "closed", "last_active", "listener_name", "peer_host", "peer_port",
     )  # fmt: skip
 
@@ -110,7 +175,7 @@ class Connection:
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
         dispatcher: Dispatcher,
-        shared: SharedBuffer,
+        buffers: ReceiveBuffers,
         *,
         max_frame_bytes: int,
         listener_name: str,
@@ -120,15 +185,19 @@ class Connection:
         self._sock = sock
         self._loop = loop
         self._dispatcher = dispatcher
-        self._shared = shared
+        self._buffers = buffers
         self._max_frame_bytes = max_frame_bytes
         self._on_close = on_close
-        self._answers: deque[Sequence[Part] | Pending] = deque()
+        self._answers: deque[Answer | Pending] = deque()  # not empty only while its first one is waited for
+        self._alone: Pending | None = None  # what must be answered before anything else is looked at
         self._out: deque[Part] = deque()
+        self._ranges = 0  # how many of `_out` are file ranges
         self._unsent_bytes = 0
         self._leftover = b""  # bytes from a frame boundary on that a later turn handles
-        self._frame: bytearray | None = None  # the large frame that is being received
-        self._frame_size = 0
+        self._frame: memoryview | None = (
+            None  # holds the large frame that is being received, its length included
+        )
+        self._frame_end = 0
         self._filled = 0
         self._reading = False
         self._writing = False
@@ -136,7 +205,7 @@ class Connection:
         self._flush_scheduled = False
         self._resume_scheduled = False
         self.closed = False
-        self.last_active = loop.time()
+        self._began = self.last_active = loop.time()  # of this turn; of the last whole request or sent bytes
         self.listener_name = listener_name
         self.peer_host, self.peer_port = peer
         self.client_software: tuple[str, str] | None = None
@@ -153,12 +222,14 @@ class Connection:
     def _on_readable(self) -> None:
         if self._resume_scheduled:
             return  # frames received earlier come first; the selector will call again
-        self.last_active = self._loop.time()
+        self._began = self._loop.time()
         try:
-            if self._frame_size:
-                self._receive_frame()
+            if self._frame is not None:
+                self._receive_frame(self._frame)
+            elif self._alone is None:
+                self._receive()
             else:
-                self._receive_shared()
+                self._receive_ahead()
         except (BlockingIOError, InterruptedError):
             pass
         except ConnectionError:
@@ -166,73 +237,134 @@ class Connection:
         except ProtocolError as error:
             self._refuse(error)
 
-    def _receive_shared(self) -> None:
-        view, kept = self._shared.view, len(self._leftover)
+    def _receive(self) -> None:
+        view, kept = self._buffers.current, len(self._leftover)
         if kept:
             view[:kept] = self._leftover
-        count = self._sock.recv_into(view[kept:])
+            count = self._sock.recv_into(view[kept:])
+        else:
+            count = self._sock.recv_into(view)
         if count == 0:
             self.close()
             return
         self._leftover = b""
         self._handle_bytes(view[: kept + count])
 
-    def _receive_frame(self) -> None:
-        frame = self._frame
-        assert frame is not None
-        if self._filled == len(frame):
+    def _receive_ahead(self) -> None:
+        """Behind a request that is answered alone: kept as it comes, and to notice when the client is gone."""
+        data = self._sock.recv(WAITING_BYTES_MAX)
+        if data:
+            self._leftover += data
+            self._read_on()
+        else:
+            self.close()
+
+    def _receive_frame(self, frame: memoryview) -> None:
+        filled, end = self._filled, self._frame_end
+        if filled == len(frame):
             # A claimed length alone costs nothing: the buffer doubles as bytes really arrive.
-            frame += bytes(min(self._frame_size - len(frame), len(frame)))
-        with memoryview(frame) as view:
-            count = self._sock.recv_into(view[self._filled : self._frame_size])
-            if count == 0:
-                self.close()
-                return
-            self._filled += count
-            if self._filled < self._frame_size:
-                return
-            size, self._frame_size = self._frame_size, 0
-            self._handling = True
-            try:
-                self._handle_frame(view[:size])
-            finally:
-                self._handling = False
-        if len(frame) > KEEP_FRAME_BYTES:
-            self._frame = None
-        self._end_turn()
+            self._frame = grown = _new_buffer(min(end, 2 * filled))
+            grown[:filled] = frame
+            frame = grown
+            self.last_active = self._began
+        count = self._sock.recv_into(frame[filled:end])
+        if count == 0:
+            self.close()
+            return
+        self._filled = filled = filled + count
+        if filled == end:
+            self._finish_frame(frame, end)
+
+    def _finish_frame(self, frame: memoryview, end: int) -> None:
+        is_large, began = _is_large(frame, 0, end), monotonic()
+        if is_large and began < self._buffers.large_after:
+            self._resume_after(self._buffers.large_after - began)
+            return
+        self._frame = None
+        self._handling = True
+        self.last_active = self._began
+        try:
+            self._take_answer(self._dispatcher.handle(self, frame[4:end]))
+            if is_large:
+                self._buffers.took_large(began)
+        finally:
+            self._handling = False
+            self._buffers.give(frame)
+        if not self.closed:
+            self._end_turn()
 
     def _handle_bytes(self, data: memoryview) -> None:
-        """Handle the whole frames in `data`, which starts at a frame boundary; keep the rest for a later turn."""
-        position, end = 0, len(data)
+        """Handle the whole frames in `data`, which starts at a frame boundary; keep the rest for a later turn.
+
+        Budget: 1.5 µs for a request beside its handler.
+        """
+        position, end, limit, deadline = 0, len(data), self._max_frame_bytes, 0.0
+        handle = self._dispatcher.handle
         self._handling = True
         try:
-            while end - position >= 4 and not self._is_behind():
-                (size,) = _LENGTH.unpack_from(data, position)
-                if not 0 < size <= self._max_frame_bytes:
+            while end - position >= 4:
+                (size,) = _LENGTH(data, position)
+                if not 0 < size <= limit:
                     raise ProtocolError(self._explain_length(size, bytes(data[position : position + 8])))
                 frame_end = position + 4 + size
                 if frame_end > end:
                     if size > LARGE_FRAME_BYTES:
-                        self._begin_frame(size, data[position + 4 :])
+                        self._begin_frame(data, position, size + 4)
                         position = end
                     break
-                self._handle_frame(data[position + 4 : frame_end])
+                if size > LARGE_FRAME_BYTES and _is_large(data, position, size):
+                    if not self._handle_large(data[position + 4 : frame_end]):
+                        break
+                    position = frame_end
+                    if self.closed:
+                        return
+                    if self._answers:
+                        break
+                    continue
+                answer = handle(self, data[position + 4 : frame_end])
                 position = frame_end
+                if answer is not None:
+                    self._take_answer(answer)
                 if self.closed:
                     return
+                if self._answers and (self._alone is not None or len(self._answers) >= UNANSWERED_MAX):
+                    break
+                if position < end:
+                    if self._unsent_bytes >= UNSENT_BYTES_MAX:
+                        break
+                    if deadline == 0.0:
+                        deadline = self._began + TURN_SECONDS / (1 + self._buffers.resuming)
+                    if monotonic() > deadline:
+                        break
         finally:
             self._handling = False
+        if position:
+            self.last_active = self._began  # not for parts of a request: whoever drips is idle
         if position < end:
             self._leftover = bytes(data[position:])
         self._end_turn()
 
-    def _begin_frame(self, size: int, start: memoryview) -> None:
-        capacity = min(size, max(len(start), LARGE_FRAME_BYTES))
-        if self._frame is None or len(self._frame) < capacity:
-            self._frame = bytearray(capacity)
-        self._frame[: len(start)] = start
-        self._frame_size = size
-        self._filled = len(start)
+    def _handle_large(self, frame: memoryview) -> bool:
+        """False: it is not its turn, and a later one is arranged."""
+        began = monotonic()
+        if began < self._buffers.large_after:
+            self._resume_after(self._buffers.large_after - began)
+            return False
+        self._take_answer(self._dispatcher.handle(self, frame))
+        self._buffers.took_large(began)
+        return True
+
+    def _begin_frame(self, data: memoryview, position: int, frame_end: int) -> None:
+        """What stands in `data` from `position` on is all that has arrived of a large frame."""
+        buffers, filled = self._buffers, len(data) - position
+        if 4 * filled >= frame_end and data.obj is buffers.current.obj:
+            frame = buffers.take()
+            if position:
+                frame[:filled] = data[position:]
+        else:
+            frame = _new_buffer(min(frame_end, max(filled, LARGE_FRAME_BYTES)))
+            frame[:filled] = data[position:]
+        self._frame, self._frame_end, self._filled = frame, frame_end, filled
 
     def _explain_length(self, size: int, head: bytes) -> str:
         if head[:2] == b"\x16\x03":
@@ -246,11 +378,6 @@ class Connection:
             f"the peer announced a request of {size} bytes; allowed are 1 to {self._max_frame_bytes} "
             "(socket.request.max.bytes), so it may not speak Kafka's protocol at all"
         )
-
-    def _handle_frame(self, frame: memoryview) -> None:
-        answer = self._dispatcher.handle(self, frame)
-        if answer is not None:
-            self._answers.append(answer)
 
     def _is_behind(self) -> bool:
         return len(self._answers) >= UNANSWERED_MAX or self._unsent_bytes >= UNSENT_BYTES_MAX
@@ -268,52 +395,108 @@ class Connection:
         if not self.closed:
             self._end_turn()
 
-    def _end_turn(self) -> None:
-        """Move the answers whose turn has come to the socket, and go on reading if the client keeps up."""
+    def _take_answer(self, answer: Answer | Pending | None) -> None:
+        """Behind those that are waited for, or straight to the output."""
+        if type(answer) is bytes and not self._answers:
+            self._out.append(answer)
+            self._unsent_bytes += len(answer)
+        elif answer is not None:
+            self._answers.append(answer)
+            if not isinstance(answer, Pending):
+                if len(self._answers) == 1:
+                    self._move_answers()
+            elif answer.alone:
+                self._alone = answer
+
+    def _move_answers(self) -> None:
+        """To the output, up to the first that is not there yet."""
         answers, out = self._answers, self._out
         while answers:
             answer = answers[0]
             if isinstance(answer, Pending):
                 if not answer.done:
-                    break
-                parts = answer.parts
-            else:
-                parts = answer
+                    return
+                if answer.alone:
+                    self._alone = None
+                answer = answer.parts
             answers.popleft()
-            for part in parts:
+            if isinstance(answer, bytes):
+                out.append(answer)
+                self._unsent_bytes += len(answer)
+                continue
+            for part in answer:
                 out.append(part)
-                if not isinstance(part, FileRange):
+                if isinstance(part, FileRange):
+                    self._ranges += 1
+                else:
                     self._unsent_bytes += len(part)
-        if out and not self._writing:
+
+    def _end_turn(self) -> None:
+        """Move the answers whose turn has come to the socket, and go on reading if the client keeps up."""
+        if self._answers:
+            self._move_answers()
+        if self._out and not self._writing:
             self._write()
         if not self.closed:
             self._read_on()
 
     def _read_on(self) -> None:
-        if self._is_behind():
+        if self._is_behind() or (self._alone is not None and len(self._leftover) > WAITING_BYTES_MAX):
             if self._reading:
                 self._reading = False
                 self._loop.remove_reader(self._sock)
             return
-        if self._has_whole_frame() and not self._resume_scheduled:
-            self._resume_scheduled = True
-            self._loop.call_soon(self._resume)
-        if not self._reading:
+        if self._alone is None and self._leftover and not self._resume_scheduled and self._has_work():
+            self._resume_after(0)
+        if not self._reading and not self._resume_scheduled:
             self._reading = True
             self._loop.add_reader(self._sock, self._on_readable)
 
-    def _has_whole_frame(self) -> bool:
-        leftover = self._leftover
-        return len(leftover) >= 4 and len(leftover) - 4 >= _LENGTH.unpack_from(leftover)[0]
+    def _resume_after(self, seconds: float) -> None:
+        self._resume_scheduled = True
+        self._buffers.resuming += 1
+        if seconds > 0:
+            self._loop.call_later(seconds, self._resume)
+            if self._reading:  # what has arrived meanwhile would wake the loop again and again
+                self._reading = False
+                self._loop.remove_reader(self._sock)
+        else:
+            self._loop.call_soon(self._resume)
+
+    def _has_work(self) -> bool:
+        """What was left holds a whole frame, or so much of a large one that it wants a buffer of its own."""
+        size = len(self._leftover) - 4
+        return size >= 0 and (size >= _LENGTH(self._leftover)[0] or size > LARGE_FRAME_BYTES)
+
+    @property
+    def is_waiting(self) -> bool:
+        """For an answer that is not there yet."""
+        return bool(self._answers)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this connection keeps busy: what it has begun to send, what waits, and what it does not take."""
+        held = self._unsent_bytes + (len(self._leftover) if self._frame is None else len(self._frame))
+        for answer in self._answers:
+            if isinstance(answer, Pending):
+                held += answer.weight
+        return held
 
     def _resume(self) -> None:
-        """Handle frames that were received but left alone while the client was ahead of its answers."""
+        """Handle frames that were received but left alone while it was not their turn."""
         self._resume_scheduled = False
-        if self.closed or self._frame_size or not self._leftover:
+        self._buffers.resuming -= 1
+        if self.closed:
             return
-        data, self._leftover = self._leftover, b""
+        self._began = self._loop.time()
         try:
-            self._handle_bytes(memoryview(data))
+            if self._frame is not None and self._filled == self._frame_end:
+                self._finish_frame(self._frame, self._frame_end)
+            elif self._frame is None and self._leftover:
+                data, self._leftover = self._leftover, b""
+                self._handle_bytes(memoryview(data))
+            else:
+                self._read_on()
         except ProtocolError as error:
             self._refuse(error)
 
@@ -325,6 +508,9 @@ class Connection:
         except OSError as error:
             if not isinstance(error, ConnectionError):
                 logger.warning("closing connection from %r: sending failed: %s", self, error)
+            if error.errno == errno.EIO and self._out and isinstance(self._out[0], FileRange):
+                # Not the socket's error: sendfile could not read what it was to send.
+                self._dispatcher.disk_failed(DiskError("read", self._out[0].file.path, error))
             self.close()
             return
         if self.closed:
@@ -356,13 +542,23 @@ class Connection:
 
     def _send_bytes(self) -> int:
         out = self._out
-        batch: list[bytes | bytearray | memoryview] = []
-        size = 0
-        while out and size < JOIN_BYTES and isinstance(part := out[0], (bytes, bytearray, memoryview)):
-            batch.append(part)
-            out.popleft()
-            size += len(part)
-        data = batch[0] if len(batch) == 1 else b"".join(batch)
+        if len(out) == 1:
+            only = out.popleft()
+            assert isinstance(only, (bytes, bytearray, memoryview))
+            data: bytes | bytearray | memoryview = only
+            size = len(data)
+        elif not self._ranges and self._unsent_bytes <= JOIN_BYTES:
+            data = b"".join(out)  # type: ignore[arg-type]  # none is a range
+            out.clear()
+            size = len(data)
+        else:
+            batch: list[bytes | bytearray | memoryview] = []
+            size = 0
+            while out and size < JOIN_BYTES and isinstance(part := out[0], (bytes, bytearray, memoryview)):
+                batch.append(part)
+                out.popleft()
+                size += len(part)
+            data = batch[0] if len(batch) == 1 else b"".join(batch)
         try:
             sent = self._sock.send(data, MSG_MORE if out else 0)
         except (BlockingIOError, InterruptedError):
@@ -376,6 +572,7 @@ class Connection:
     def _send_range(self, range_: FileRange) -> int:
         if range_.descriptor < 0:
             self._out.popleft()
+            self._ranges -= 1
             data = range_.read()
             range_.release()
             self._unsent_bytes += len(data)
@@ -394,6 +591,7 @@ class Connection:
         range_.count -= sent
         if range_.count == 0:
             self._out.popleft()
+            self._ranges -= 1
             range_.release()
         return sent
 

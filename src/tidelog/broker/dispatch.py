@@ -5,7 +5,10 @@ A handler gets `(broker, context, request)` and returns one of
 * a response message: it is encoded in the request's version and takes its place in the answer queue;
 * a `Pending` from `context.defer()`, completed later with `context.answer(pending, message)`;
 * a coroutine that returns the response: it runs as a task, for admin requests that write metadata;
-* `NO_ANSWER`, for a produce with acks=0.
+* an `InThread`, for what takes long and reads only what never changes: worked out and encoded beside the loop;
+
+Produce and Fetch are the hot path: their handlers get `(broker, context, frame, position)`, read the frame themselves and return the
+bytes of the answer (`wire/produce_frames.py`, `wire/fetch_frames.py`), so nothing is built that is thrown away a moment later.
 
 Every request is answered in its own version, also with an error (CLIENTS trap 6). Bytes that are no request end the
 connection, and only that connection (I53).
@@ -17,15 +20,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.connection import Connection, Pending
+from tidelog.broker.connection import Answer, Connection, Pending
 from tidelog.errors import ProtocolError, RequestError
+from tidelog.storage.disk import DiskError
 from tidelog.wire import api as wire_api
 from tidelog.wire.api import ApiKey
-from tidelog.wire.codec import decoder
+from tidelog.wire.codec import request_decoder
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.headers import decode_request_header, encode_response
+from tidelog.wire.headers import encode_response, read_request_header
 from tidelog.wire.types import Part
 
 if TYPE_CHECKING:
@@ -34,12 +39,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidelog.broker")
 
 
-class NoAnswer:
-    """The type of NO_ANSWER."""
-
-
-NO_ANSWER: Final = NoAnswer()
 Handler = Callable[["Broker", "RequestContext", Any], Any]
+FrameHandler = Callable[["Broker", "RequestContext", memoryview, int], "Answer | Pending | None"]
+
+
+DECODED_PER_BYTE = 8
+"""What a byte of a request takes in memory once it is decoded, about."""
+
+
+class InThread(NamedTuple):
+    """An answer that a thread works out, so that the loop goes on serving others."""
+
+    work: Callable[[], Any]
+
+
+class Encoded(NamedTuple):
+    """An answer that needs no encoding any more."""
+
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +66,9 @@ class Api:
     key: ApiKey
     min_version: int
     max_version: int
-    handler: Handler
+    handler: Handler | None = None
+    frame_handler: FrameHandler | None = None
+    """Instead of `handler`: reads the request and writes the answer itself."""
     lowest_served: int = -1
     """Versions below are advertised but refused. Only Produce: old librdkafka compresses only if 0-2 are listed."""
 
@@ -68,8 +87,8 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.client_id = client_id
 
-    def defer(self) -> Pending:
-        return Pending(self.connection)
+    def defer(self, *, alone: bool = False, weight: int = 0) -> Pending:
+        return Pending(self.connection, alone=alone, weight=weight)
 
     def answer(self, pending: Pending, response: Any) -> None:
         try:
@@ -92,40 +111,32 @@ class ApiDispatcher:
     def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
         self._broker = broker
         self._apis = dict(apis)
-        self._decoders: dict[tuple[int, int], Callable[[memoryview, int], tuple[Any, int]]] = {}
+        # By key and version, once they are known to be served.
+        self._frame_handlers: dict[tuple[int, int], FrameHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, connection: Connection, frame: memoryview, /) -> Sequence[Part] | Pending | None:
-        header, position = decode_request_header(frame, 0)
-        key, version = header.api_key, header.api_version
-        decode = self._decoders.get((key, version))
-        if decode is None:
-            decode = self._admit(key, version)
-            if decode is None:
-                return _unsupported_api_versions(header.correlation_id, self._apis)
-        request, _ = decode(frame, position)  # bytes behind the last field are ignored, as Kafka does
-        context = RequestContext(connection, key, version, header.correlation_id, header.client_id)
+    def handle(self, connection: Connection, frame: memoryview, /) -> Answer | Pending | None:
+        key, version, correlation_id, client_id, position = read_request_header(frame)
+        handler = self._frame_handlers.get((key, version))
+        if handler is None:
+            handler = self._admit(key, version)
+            if handler is None:
+                return _unsupported_api_versions(correlation_id, self._apis)
+        context = RequestContext(connection, key, version, correlation_id, client_id)
         try:
-            answer = self._apis[key].handler(self._broker, context, request)
-        except RequestError as error:
-            answer = self._error_answer(context, error.code, error.message)
+            return handler(self._broker, context, frame, position)
         except ProtocolError:
             raise
+        except RequestError as error:
+            return self._refuse(context, error.code, error.message)
         except Exception:
             logger.exception("bug: %s version %d from %r failed", ApiKey(key).name, version, connection)
-            answer = self._error_answer(
+            return self._refuse(
                 context, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error, see the broker's log"
             )
-        if isinstance(answer, Pending):
-            return answer
-        if isinstance(answer, Coroutine):
-            return self._run(context, answer)
-        if answer is NO_ANSWER:
-            return None
-        return context.encode(answer)
 
-    def _admit(self, key: int, version: int) -> Callable[[memoryview, int], tuple[Any, int]] | None:
-        """The decoder of an API version we serve; None when the client must be told ApiVersions' own range."""
+    def _admit(self, key: int, version: int) -> FrameHandler | None:
+        """The handler of an API version we serve; None when the client must be told ApiVersions' own range."""
         api = self._apis.get(key)
         if api is None:
             raise ProtocolError(f"API key {key} is not served here; ApiVersions lists those that are")
@@ -136,18 +147,45 @@ class ApiDispatcher:
             raise ProtocolError(
                 f"{api.key.name} is served in versions {lowest} to {api.max_version}, not {version}"
             )
-        decode = decoder(wire_api.spec(api.key).request_class, version)
-        self._decoders[key, version] = decode
-        return decode
+        handler = api.frame_handler or self._by_message(api, version)
+        self._frame_handlers[key, version] = handler
+        return handler
+
+    def _by_message(self, api: Api, version: int) -> FrameHandler:
+        """A handler of messages as one of frames: decodes, calls, encodes."""
+        decode = request_decoder(wire_api.spec(api.key).request_class, version)
+        handler = api.handler
+        assert handler is not None, f"{api.key.name} has no handler"
+
+        def handle(
+            broker: Broker, context: RequestContext, frame: memoryview, position: int
+        ) -> Answer | Pending | None:
+            request, _ = decode(frame, position)  # bytes behind the last field are ignored, as Kafka does
+            answer = handler(broker, context, request)
+            if isinstance(answer, Pending):
+                return answer
+            if isinstance(answer, CoroutineType):
+                return self._run(context, answer, len(frame))
+            if isinstance(answer, InThread):
+                return self._run(context, self._in_thread(context, answer.work), len(frame))
+            return context.encode(answer)
+
+        return handle
+
+    def _refuse(self, context: RequestContext, code: ErrorCode, message: str) -> Sequence[Part]:
+        return context.encode(self._error_answer(context, code, message))
 
     # ---- answers that take longer
 
-    def _run(self, context: RequestContext, work: Coroutine[Any, Any, Any]) -> Pending:
-        pending = context.defer()
+    def _run(self, context: RequestContext, work: Coroutine[Any, Any, Any], request_bytes: int) -> Pending:
+        pending = context.defer(alone=True, weight=DECODED_PER_BYTE * request_bytes)
         task = asyncio.get_running_loop().create_task(self._finish(context, pending, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return pending
+
+    async def _in_thread(self, context: RequestContext, work: Callable[[], Any]) -> Encoded:
+        return await self._broker.in_background(lambda: Encoded(context.encode(work())))
 
     async def _finish(
         self, context: RequestContext, pending: Pending, work: Coroutine[Any, Any, Any]
@@ -161,8 +199,14 @@ class ApiDispatcher:
             response = self._error_answer(
                 context, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error, see the broker's log", closes=True
             )
-        if response is not None and not pending.done:
+        if isinstance(response, Encoded):
+            pending.complete(response.parts)
+        elif response is not None and not pending.done:
             context.answer(pending, response)
+
+    def disk_failed(self, error: DiskError, /) -> None:
+        partitions = self._broker.partitions
+        partitions.dir_failed(partitions.log_dir_containing(error.path), error)
 
     async def drain(self) -> None:
         """Wait for the admin requests under way."""

@@ -13,12 +13,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.log import FlushTicket
 
 logger = logging.getLogger("tidelog.broker")
+
+SYNCS_AT_ONCE = 6
+TICKETS_PER_THREAD_MIN = 4
 
 
 class GroupCommit:
@@ -32,7 +36,7 @@ class GroupCommit:
         self._executor = executor
         self._on_failure = on_failure
         self._wanted: dict[Partition, None] = {}
-        self._round: asyncio.Future[list[DiskError | None]] | None = None
+        self._round: asyncio.Future[list[list[DiskError | None]]] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.rounds = 0
@@ -61,14 +65,20 @@ class GroupCommit:
             return
         self.rounds += 1
         tickets = [ticket for _, ticket in work]
-        self._round = self._loop.run_in_executor(self._executor, _sync_all, tickets)
+        # Syncs that wait for the disk together are served together: many partitions are synced by several threads.
+        size = max(TICKETS_PER_THREAD_MIN, -(-len(tickets) // SYNCS_AT_ONCE))
+        syncing = [
+            self._loop.run_in_executor(self._executor, _sync_all, tickets[first : first + size])
+            for first in range(0, len(tickets), size)
+        ]
+        self._round = asyncio.gather(*syncing)
         self._round.add_done_callback(lambda future: self._end(work, future))
 
     def _end(
-        self, work: list[tuple[Partition, FlushTicket]], future: asyncio.Future[list[DiskError | None]]
+        self, work: list[tuple[Partition, FlushTicket]], future: asyncio.Future[list[list[DiskError | None]]]
     ) -> None:
         self._round = None
-        for (partition, ticket), error in zip(work, future.result(), strict=True):
+        for (partition, ticket), error in zip(work, chain.from_iterable(future.result()), strict=True):
             if error is not None:
                 self._on_failure(partition, error)
             else:

@@ -25,6 +25,12 @@ class LimitedLog:
         self._left_out = 0
 
     def warning(self, message: str, *values: object) -> None:
+        self._write(logging.WARNING, message, values)
+
+    def error(self, message: str, *values: object) -> None:
+        self._write(logging.ERROR, message, values)
+
+    def _write(self, level: int, message: str, values: tuple[object, ...]) -> None:
         second = self._now() // 1
         if second != self._window:
             if self._left_out:
@@ -32,6 +38,6 @@ class LimitedLog:
             self._window, self._written, self._left_out = second, 0, 0
         if self._written < self.lines_per_second:
             self._written += 1
-            self._logger.warning(message, *values)
+            self._logger.log(level, message, *values)
         else:
             self._left_out += 1

@@ -1,7 +1,12 @@
-"""The listening sockets: accept, count, turn away, and close what is idle.
+"""The listening sockets: accept, count, turn away, and close what is idle or holds too much.
 
 Limits are Kafka's: `max.connections` per broker, `max.connections.per.ip` with overrides, `connections.max.idle.ms`.
 A connection over a limit is closed at once, and the log says which limit it met.
+
+Two more limits keep a crowd from taking what the broker itself needs (I51). Connections get only the descriptors that are left
+when the log has its own and a reserve for more: a file that cannot be opened would take its directory offline. And the bytes
+that half received requests and untaken answers hold are bounded over all connections (`connections.max.held.bytes`): beyond it,
+those go first that have longest neither completed a request nor taken an answer.
 """
 
 from __future__ import annotations
@@ -11,10 +16,10 @@ import errno
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.broker.connection import Connection, Dispatcher, SharedBuffer
+from tidelog.broker.connection import Connection, Dispatcher, ReceiveBuffers
 from tidelog.broker.limited_log import LimitedLog
 
 logger = logging.getLogger("tidelog.broker")
@@ -23,6 +28,10 @@ complaints = LimitedLog(logger)
 ACCEPTS_PER_TURN = 64
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_SECONDS = 1.0
+LOOK_SECONDS = 0.25
+"""How often the connections are looked over."""
+HELD_BYTES_NOTICED = 64 * 1024
+"""A connection that holds less is no part of the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +41,31 @@ class ConnectionLimits:
     max_connections_per_ip: int = 2**31 - 1
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     max_idle_ms: int = 600_000
+    max_held_bytes: int = 256 * 1024 * 1024
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
-    backlog: int = 50
+    backlog: int = 1024
 
 
 class ConnectionCounts:
-    """Open connections of all listeners together: the limits are the broker's, not one listener's."""
+    """Open connections of all listeners together: the limits are the broker's, not one listener's.
 
-    __slots__ = ("per_ip", "total")
+    `descriptors_left` says how many more descriptors connections may take; without it, as many as there are.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_descriptors_left", "per_ip", "total")
+
+    def __init__(self, descriptors_left: Callable[[int], int] | None = None) -> None:
+        self._descriptors_left = descriptors_left
         self.total = 0
         self.per_ip: Counter[str] = Counter()
 
     def opened(self, host: str) -> None:
         self.total += 1
         self.per_ip[host] += 1
+
+    def has_descriptors(self) -> bool:
+        return self._descriptors_left is None or self._descriptors_left(self.total) > 0
 
     def closed(self, host: str) -> None:
         self.total -= 1
@@ -67,23 +84,25 @@ class Listener:
         port: int,
         dispatcher: Dispatcher,
         limits: ConnectionLimits,
-        shared: SharedBuffer,
+        buffers: ReceiveBuffers,
         counts: ConnectionCounts,
     ) -> None:
         self.name = name
         self._dispatcher = dispatcher
         self.limits = limits
-        self._shared = shared
+        self._buffers = buffers
         self._loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
         self._counts = counts
         self._sock = _bind(host, port, limits)
         self.host, self.port = self._sock.getsockname()[:2]
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._accepting = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_check_due = 0.0
 
     def start(self) -> None:
         self._loop.add_reader(self._sock, self._accept)
-        self._schedule_idle_check()
+        self._look_again()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -92,18 +111,23 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in OUT_OF_DESCRIPTORS:
-                    raise
-                logger.error(
-                    "cannot accept connections on %s: %s; raise the limit of open files (ulimit -n) or lower max.connections",
-                    self.name,
-                    error.strerror,
-                )
-                self._pause_accepting()
+                # The network's errors of one connection arrive here too: nobody else is to suffer from them.
+                self._pause_accepting(error)
                 return
-            self._admit(sock, address[0], address[1])
+            self._accepting = True
+            try:
+                self._admit(sock, address[0], address[1])
+            except OSError as error:
+                complaints.warning("lost a connection from %s while it was set up: %s", address[0], error)
+                sock.close()
 
-    def _pause_accepting(self) -> None:
+    def _pause_accepting(self, error: OSError) -> None:
+        if self._accepting:  # once, not once a second for as long as it lasts
+            advice = ""
+            if error.errno in OUT_OF_DESCRIPTORS:
+                advice = "; raise the limit of open files (ulimit -n) or lower max.connections"
+            logger.error("cannot accept connections on %s: %s%s", self.name, error.strerror or error, advice)
+        self._accepting = False
         self._loop.remove_reader(self._sock)
         self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
 
@@ -126,6 +150,15 @@ class Listener:
             )
             sock.close()
             return
+        if not self._counts.has_descriptors():
+            complaints.warning(
+                "refused a connection from %s: with %d open, the descriptors that are left are kept for the log's files; "
+                "raise the limit of open files (ulimit -n) or lower max.connections",
+                host,
+                self._counts.total,
+            )
+            sock.close()
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -135,39 +168,62 @@ class Listener:
             sock,
             self._loop,
             self._dispatcher,
-            self._shared,
+            self._buffers,
             max_frame_bytes=limits.max_frame_bytes,
             listener_name=self.name,
             peer=(host, port),
             on_close=self._closed,
         )
+        connection.start()
         self.connections[connection] = None
         self._counts.opened(host)
-        connection.start()
 
     def _closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self._counts.closed(connection.peer_host)
 
-    # ---- idle connections
+    # ---- looking over them
 
-    def _schedule_idle_check(self) -> None:
-        interval = min(max(self.limits.max_idle_ms / 1000 / 4, 0.1), 30.0)
-        self._idle_timer = self._loop.call_later(interval, self._close_idle)
+    def _look_again(self) -> None:
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
-    def _close_idle(self) -> None:
-        deadline = self._loop.time() - self.limits.max_idle_ms / 1000
+    def _look(self) -> None:
+        self._look_again()
+        now = self._loop.time()
+        if now >= self._idle_check_due:
+            self._idle_check_due = now + min(max(self.limits.max_idle_ms / 1000 / 4, LOOK_SECONDS), 30.0)
+            self._close_idle(now - self.limits.max_idle_ms / 1000)
+        held = sum([connection.held_bytes for connection in self.connections])
+        if held > self.limits.max_held_bytes:
+            self._close_holders(held)
+
+    def _close_idle(self, deadline: float) -> None:
         for connection in [c for c in self.connections if c.last_active < deadline]:
             connection.close()
-        self._schedule_idle_check()
+
+    def _close_holders(self, held: int) -> None:
+        """Until what is held fits again: whoever has been stuck for longest goes first."""
+        holders = [c for c in self.connections if c.held_bytes >= HELD_BYTES_NOTICED]
+        for connection in sorted(holders, key=lambda holder: holder.last_active):
+            if held <= self.limits.max_held_bytes:
+                return
+            held -= connection.held_bytes
+            complaints.warning(
+                "closing connection from %r: all connections hold more than connections.max.held.bytes=%d, this one %d "
+                "in requests that it does not complete and answers that it does not take",
+                connection,
+                self.limits.max_held_bytes,
+                connection.held_bytes,
+            )
+            connection.close()
 
     def stop_accepting(self) -> None:
         self._loop.remove_reader(self._sock)
         self._sock.close()
 
     def close(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._sock.fileno() >= 0:
             self.stop_accepting()
         for connection in list(self.connections):

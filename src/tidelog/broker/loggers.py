@@ -24,7 +24,7 @@ SET, DELETE = 0, 1
 
 def levels() -> dict[str, str]:
     """Every logger of ours with the level that counts for it."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "tidelog"]
+    names = [name for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "tidelog"]
     return {ROOT: _level(logging.root)} | {name: _level(logging.getLogger(name)) for name in sorted(names)}
 
 

@@ -11,21 +11,26 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from tidelog.broker.apis import APIS
 from tidelog.broker.cluster_view import ClusterView
 from tidelog.broker.config_validator import TableConfigValidator
-from tidelog.broker.connection import SharedBuffer
+from tidelog.broker.connection import ReceiveBuffers
+from tidelog.broker.descriptors import descriptors_left
 from tidelog.broker.dispatch import ApiDispatcher
 from tidelog.broker.group_commit import GroupCommit
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.listener import ConnectionCounts, Listener
-from tidelog.broker.metadata_service import MetadataService, read_image
+from tidelog.broker.load_progress import LoadProgress
+from tidelog.broker.metadata_service import MetadataService, read_metadata
+from tidelog.broker.metadata_snapshots import SnapshotLimits
 from tidelog.broker.partitions import PartitionTable
 from tidelog.broker.producer_ids import ProducerIdSource
 from tidelog.broker.publisher import MetadataPublisher
 from tidelog.broker.registration import register
+from tidelog.broker.scrubber import Scrubber
 from tidelog.broker.settings import connection_limits, controller_settings
 from tidelog.broker.topic_admin import TopicAdmin
 from tidelog.broker.topic_policy import TopicPolicy, topic_policy
@@ -39,7 +44,6 @@ from tidelog.ports import Clock, Rng, SystemClock, SystemRng
 from tidelog.replication.fetch_session import FetchSessionCache
 from tidelog.replication.purgatory import FetchPurgatory
 from tidelog.storage.disk import Disk, DiskError
-from tidelog.storage.log import Log
 from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.posix_disk import PosixDisk
@@ -50,10 +54,14 @@ logger = logging.getLogger("tidelog.broker")
 
 R = TypeVar("R")
 
-SYNC_THREADS = 4
+SYNC_THREADS = 8
 """For the group commit and the metadata log: what clients wait for."""
 BACKGROUND_THREADS = 4
 """For everything else that waits for the disk: new partitions, checkpoints, deletions, recovery."""
+READ_THREADS = 4
+"""For fetches of data that is not in memory any more."""
+MANY_SYNCS_THREADS = 16
+"""For a start after a crash and for a clean stop, with thousands of files to sync: those that wait together share the disk's work."""
 SESSION_EVICTION_MS = 120_000
 
 
@@ -100,6 +108,7 @@ class Broker:
         self.scheduler = loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="tidelog-sync")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="tidelog-background")
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="tidelog-read")
         self.fetch_purgatory = FetchPurgatory(loop)
         self.fetch_sessions = FetchSessionCache(
             self.rng,
@@ -116,6 +125,7 @@ class Broker:
             # What recovery found is made durable before the first question, so that no client ever sees a high
             # watermark below one that was told before the crash (I49).
             await self.group_commit.drain()
+            self._check_metadata_dir()
         except RequestError as error:
             self._abandon()
             raise StartError(f"the cluster's metadata cannot be written: {error}") from error
@@ -124,6 +134,8 @@ class Broker:
             raise
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
+        self.scrubber = Scrubber(self)
+        await self.scrubber.start()
         for listener in self.listeners:
             listener.start()
         self._running = True
@@ -158,7 +170,7 @@ class Broker:
     def _bind(self) -> None:
         """Take the ports before anything is promised, so that a port in use costs nothing but a message."""
         self.dispatcher = ApiDispatcher(self, self.apis)
-        shared, counts = SharedBuffer(), ConnectionCounts()
+        buffers, counts = ReceiveBuffers(), ConnectionCounts(descriptors_left(self.disk))
         limits = connection_limits(self.config)
         advertised = {endpoint.name: endpoint for endpoint in self.config.advertised}
         for endpoint in self.config.listeners:
@@ -167,7 +179,7 @@ class Broker:
             host = endpoint.host or "0.0.0.0"
             try:
                 listener = Listener(
-                    endpoint.name, host, endpoint.port, self.dispatcher, limits, shared, counts
+                    endpoint.name, host, endpoint.port, self.dispatcher, limits, buffers, counts
                 )
             except OSError as error:
                 raise StartError(
@@ -183,9 +195,12 @@ class Broker:
     def _open_metadata(self) -> MetadataPublisher:
         try:
             log = self.logs.open_metadata_log()
-            image, self._torn_transaction = read_image(log)
-        except (CorruptDataError, LogDirError) as error:
+            loaded = read_metadata(log)
+        except (CorruptDataError, LogDirError, DiskError) as error:
             raise StartError(f"the cluster's metadata cannot be read: {error}") from error
+        image, self._torn_transaction = loaded.image, loaded.torn_transaction
+        for warning in loaded.warnings:
+            logger.warning("%s; the metadata is read from what is older", warning)
         problems = unsupported_features(image, SUPPORTED_FEATURES) if image.features else []
         if problems:
             raise StartError(
@@ -205,6 +220,11 @@ class Broker:
             publisher=publisher,
             now_ms=self.clock.wall_ms,
             on_failure=self._metadata_failed,
+            snapshots=loaded.snapshots,
+            snapshot_limits=SnapshotLimits(
+                self.config.int("metadata.log.max.record.bytes.between.snapshots"),
+                self.config.int("metadata.log.max.snapshot.interval.ms"),
+            ),
         )
         self.view = ClusterView(self.node_id, lambda: self.image, self.partitions)
         self.topics = TopicAdmin(self.metadata)
@@ -219,12 +239,25 @@ class Broker:
         def topic_id_of(topic: str) -> bytes | None:
             return topics[topic].topic_id if topic in topics else None
 
+        progress = LoadProgress(self.clock.monotonic)
+        workers = self.config.int("num.recovery.threads.per.data.dir")
+
+        def load() -> None:
+            threads = max(MANY_SYNCS_THREADS, workers * len(self.logs.dirs))
+            with ThreadPoolExecutor(threads, thread_name_prefix="tidelog-load") as executor:
+                self.logs.load(
+                    progress,
+                    topic_id_of=topic_id_of,
+                    run_all=partial(_run_in, executor),
+                    workers_per_dir=workers,
+                )
+
         try:
-            await self.in_background(
-                lambda: self.logs.load(progress=_report_recovery, topic_id_of=topic_id_of)
-            )
-        except (LogDirError, CorruptDataError) as error:
+            await self.in_background(load)
+        except (LogDirError, CorruptDataError, DiskError) as error:
             raise StartError(str(error)) from error
+        progress.sum_up(len(self.logs.logs))
+        self._check_metadata_dir()
         for warning in self.logs.warnings:
             logger.warning("%s", warning)
         for (topic, index), failure in self.logs.failed_logs.items():
@@ -243,6 +276,7 @@ class Broker:
             endpoints=self._advertised,
             rack=self.config.optional_str("broker.rack"),
             log_dirs=self.logs.directory_ids.values(),
+            stopped_cleanly=self.logs.stopped_cleanly,
         )
         await publisher.open_all(self.image)
 
@@ -262,6 +296,10 @@ class Broker:
             raise RequestError(ErrorCode(response.error_code), "no producer ids could be allocated")
         return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 
+    def read_in_thread(self, work: Callable[[], R]) -> asyncio.Future[R]:
+        """Wait for the disk on behalf of a reader of cold data, while everyone else is served."""
+        return asyncio.get_running_loop().run_in_executor(self._readers, work)
+
     def in_background(self, work: Callable[[], R]) -> asyncio.Future[R]:
         """Run something that waits for the disk in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._background, work)
@@ -274,21 +312,44 @@ class Broker:
             for path, error in self.logs.disposed(disposal).items():
                 self.partitions.dir_failed(path, error)
 
-    async def checkpoint(self) -> None:
-        """Write recovery points, log starts and high watermarks; durable when this returns."""
+    async def checkpoint(self) -> frozenset[str]:
+        """Write recovery points, log starts and high watermarks; durable when this returns, except in the directories
+        it names, which are full or have failed.
+        """
         async with self._checkpointing:
-            checkpoint = self.logs.checkpoint()
+            checkpoint = self.logs.begin_checkpoint()
+            for _ in checkpoint.taking():
+                await asyncio.sleep(0)
             await self.in_background(checkpoint.run)
-            for path, error in checkpoint.finish(self.clock.wall_ms()).items():
+            for job in checkpoint.finishing(self.clock.wall_ms()):
+                if job is not None:
+                    await self.in_background(job)
+                else:
+                    await asyncio.sleep(0)
+            for path, error in checkpoint.failed.items():
                 self.partitions.dir_failed(path, error)
+            for path, error in checkpoint.postponed.items():
+                logger.warning("the checkpoint of log directory %s is put off: %s", path, error)
+        return frozenset(checkpoint.errors)
 
     def _metadata_failed(self, error: DiskError) -> None:
         self.partitions.dir_failed(self.partitions.log_dir_containing(error.path), error)
 
+    def _check_metadata_dir(self) -> None:
+        """While starting: the directory of the metadata log may have failed over one of its partitions."""
+        directory = self.logs.dirs[0]
+        if not directory.online:
+            raise StartError(
+                f"log directory {directory.path}, which holds the metadata log, cannot be used: {directory.error}"
+            )
+
     def _dir_is_offline(self, path: str) -> None:
         """A broker without its metadata log cannot go on; one without all its partitions in the other directories can."""
         if path == self.logs.dirs[0].path:
-            logger.critical("%s held the metadata log; the broker stops", path)
+            logger.critical(
+                "log directory %s holds the metadata log; the broker stops. Repair the disk and start it again",
+                path,
+            )
             self.failed.set()
 
     # ---- stopping
@@ -304,22 +365,24 @@ class Broker:
         for listener in self.listeners:
             listener.stop_accepting()
         await self.housekeeping.stop()
+        await self.scrubber.stop()
         await self.dispatcher.drain()
         await self.group_commit.drain()
         for listener in self.listeners:
             listener.close()
         await self.group_commit.drain()
+        await self.metadata.finish_snapshot()
         async with self._checkpointing:
-            await self.in_background(
-                lambda: self.logs.close(
-                    clean=clean, broker_epoch=self.broker_epoch, run_all=self._run_in_sync_threads
-                )
+            await self.in_background(partial(self._close_logs, clean=clean))
+        for path, error in self.logs.offline_dirs.items() if clean else ():
+            logger.warning(
+                "log directory %s was not closed cleanly, the next start checks it: %s", path, error
             )
         self._shut_down_threads()
 
-    def _run_in_sync_threads(self, jobs: Sequence[Callable[[], None]]) -> None:
-        for _ in self._executor.map(lambda job: job(), jobs):
-            pass  # each raises here what it raised there
+    def _close_logs(self, *, clean: bool) -> None:
+        with ThreadPoolExecutor(MANY_SYNCS_THREADS, thread_name_prefix="tidelog-close") as executor:
+            self.logs.close(clean=clean, broker_epoch=self.broker_epoch, run_all=partial(_run_in, executor))
 
     def _abandon(self) -> None:
         """The start failed: let go of ports, locks and threads."""
@@ -332,17 +395,9 @@ class Broker:
     def _shut_down_threads(self) -> None:
         self._executor.shutdown()
         self._background.shutdown()
+        self._readers.shutdown()
 
 
-def _report_recovery(done: int, total: int, log: Log) -> None:
-    """What opening a log found: damage is an error, a torn tail a warning, and a rebuilt file worth a line."""
-    report = log.recovery
-    if not report.clean and log.log_end_offset > log.log_start_offset:
-        logger.info(
-            "recovered %s (%d of %d): %d batches checked", log.name, done, total, report.batches_checked
-        )
-    for level, findings in ((logging.ERROR, report.damages), (logging.WARNING, report.cuts)):
-        for finding in findings:
-            logger.log(level, "%s", finding)
-    for name in report.rebuilt:
-        logger.info("%s/%s was rebuilt from the log", report.directory, name)
+def _run_in(executor: ThreadPoolExecutor, jobs: Sequence[Callable[[], None]]) -> None:
+    for _ in executor.map(lambda job: job(), jobs):
+        pass  # each raises here what it raised there

@@ -17,6 +17,7 @@ from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
 from tidelog.storage.lifecycle import Creation, Removal
 from tidelog.storage.log import Log
+from tidelog.storage.log_config import NEVER
 from tidelog.storage.log_manager import LogManager
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.types import ZERO_UUID
@@ -56,14 +57,21 @@ class PartitionTable:
         self._names: dict[bytes, str] = {}
         # Partitions of the metadata that could not be opened: clients hear of a failing disk, not of a missing topic.
         self._offline: dict[str, set[int]] = {}
+        self._policies: dict[str, TopicPolicy] = {}
+        # Topics with a `flush.ms`: the only partitions that somebody must look at from time to time.
+        self._timed: dict[str, None] = {}
 
     def all(self) -> list[Partition]:
         return [partition for partitions in self._by_topic.values() for partition in partitions.values()]
 
+    def find(self, topic: str, index: int) -> Partition | None:
+        """The partition, if it is led here."""
+        partitions = self._by_topic.get(topic)
+        return partitions.get(index) if partitions is not None else None
+
     def leader_of(self, topic: str, index: int) -> Partition:
         """The partition, if it is led here. The error is one that makes clients refresh their metadata."""
-        partitions = self._by_topic.get(topic)
-        partition = partitions.get(index) if partitions is not None else None
+        partition = self.find(topic, index)
         if partition is None:
             if index in self._offline.get(topic, ()):
                 raise RequestError(
@@ -98,9 +106,8 @@ class PartitionTable:
 
     def plan_creation(self, wanted: Sequence[NewPartition]) -> list[Creation]:
         """Logs to be made for partitions that have none; `lead` each when it is done."""
-        policies = {topic: self._policy_of(topic).log for topic in {new.topic for new in wanted}}
         return self._logs.plan_creation(
-            [((new.topic, new.partition), new.topic_id, policies[new.topic]) for new in wanted]
+            [((new.topic, new.partition), new.topic_id, self._policy(new.topic).log) for new in wanted]
         )
 
     def lead(self, log: Log, new: NewPartition) -> None:
@@ -112,7 +119,7 @@ class PartitionTable:
         self._lead(log, new.topic_id, new.leader_epoch)
 
     def _lead(self, log: Log, topic_id: bytes, leader_epoch: int) -> None:
-        policy = self._policy_of(log.topic)
+        policy = self._policy(log.topic)
         log.update_config(policy.log)
         partition = Partition(
             log.topic,
@@ -124,9 +131,24 @@ class PartitionTable:
             durable=policy.durable,
             flush_queue=self._flush_queue,
         )
+        partition.begin_leading()
         self._by_topic.setdefault(log.topic, {})[log.partition] = partition
         self._offline[log.topic].discard(log.partition)
-        partition.begin_leading()
+
+    def _policy(self, topic: str) -> TopicPolicy:
+        """Worked out once for all partitions of a topic; `reconfigure` does it again."""
+        policy = self._policies.get(topic)
+        if policy is None:
+            policy = self._policies[topic] = self._policy_of(topic)
+            if policy.log.flush_ms < NEVER:
+                self._timed[topic] = None
+            else:
+                self._timed.pop(topic, None)
+        return policy
+
+    def with_flush_interval(self) -> list[Partition]:
+        """Partitions of topics with a `flush.ms`."""
+        return [partition for topic in self._timed for partition in self._by_topic.get(topic, {}).values()]
 
     def _existing_log(self, topic: str, index: int, topic_id: bytes) -> Log | None:
         if (topic, index) in self._logs.failed_logs:
@@ -143,44 +165,62 @@ class PartitionTable:
         return None
 
     def check_may_be_missing(self, topic: str, index: int) -> None:
-        """A partition that is not new has no log. OfflinePartitionError when it may be in a directory that cannot be read:
-        an empty log must not take its place (I6).
+        """A partition that is not new has no log: it was made and never flushed when the machine lost its power, or its directory
+        was removed while nobody had flushed it.
+
+        OfflinePartitionError when it may be in a directory that cannot be read, or when a checkpoint knows of records in it:
+        an empty log must not take its place, and give their offsets out again (I1, I6).
         """
         if self._logs.offline_dirs:
             raise OfflinePartitionError(
                 f"{topic}-{index} is offline: it is not in the log directories that work, and these do not: "
                 + ", ".join(self._logs.offline_dirs)
             )
+        known = self._logs.lost((topic, index))
+        if known is not None:
+            raise OfflinePartitionError(
+                f"{topic}-{index} is offline: its directory is gone, and a checkpoint in {known.log_dir} knows it up to offset"
+                f" {known.offset}. Bring the directory back and start again, or delete the topic"
+            )
         logger.warning("%s-%d is in the metadata but not on disk; it starts empty", topic, index)
 
     def set_aside_strays(self) -> None:
         """After start-up: directories that no topic of the metadata claims."""
-        for topic, index in sorted(self._logs.logs):
-            if index not in self._by_topic.get(topic, {}):
+        for (topic, index), log in sorted(self._logs.logs.items()):
+            if (topic, index) not in self._logs.logs:
+                continue  # its directory went offline just now
+            if index not in self._by_topic.get(topic, {}) and index not in self._offline.get(topic, ()):
                 logger.warning(
                     "%s-%d is on disk but not in the cluster's metadata; its directory is kept under a -stray name",
                     topic, index,
                 )  # fmt: skip
-                self._logs.set_aside(topic, index)
+                try:
+                    self._logs.set_aside(topic, index)
+                except DiskError as error:
+                    self.dir_failed(parent(log.directory), error)
 
     def remove_topic(self, topic: str, topic_id: bytes) -> Removal:
         """Serve a topic no more. It stays deleted after a crash once the removal ran."""
         self._names.pop(topic_id, None)
-        self._offline.pop(topic, None)
+        self._policies.pop(topic, None)
+        self._timed.pop(topic, None)
+        offline = self._offline.pop(topic, set())
+        self._logs.forget((topic, index) for index in offline)
         partitions = self._by_topic.pop(topic, {})
         for partition in partitions.values():
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return self._logs.remove(
-            [(topic, index) for index in partitions if (topic, index) in self._logs.logs]
+            [(topic, index) for index in (*partitions, *offline) if (topic, index) in self._logs.logs]
         )
 
     def reconfigure(self, topics: Iterable[str] | None = None) -> None:
         """Apply changed settings to the given topics, or to all of them."""
         for topic in list(self._by_topic) if topics is None else topics:
+            self._policies.pop(topic, None)
             partitions = self._by_topic.get(topic)
             if not partitions:
                 continue
-            policy = self._policy_of(topic)
+            policy = self._policy(topic)
             for partition in partitions.values():
                 partition.log.update_config(policy.log)
                 partition.rules = policy.rules

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partitions import NewPartition, OfflinePartitionError
@@ -16,6 +18,8 @@ from tidelog.broker.settings import connection_limits
 from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.image import MetadataImage, PartitionImage, ResourceType, TopicImage
 from tidelog.storage.disk import DiskError
+from tidelog.storage.lifecycle import Creation
+from tidelog.storage.log import Log
 from tidelog.storage.log_dirs import LogDirError
 
 if TYPE_CHECKING:
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidelog.broker")
 
-CREATIONS_AT_ONCE = 32
-"""New logs under way in threads at the same time."""
+CREATIONS_AT_ONCE = 200
+"""New logs between two turns of the loop."""
+CREATIONS_PER_JOB = 50
+PARTITIONS_PER_SLICE = 1000
 
 _Wanted = Iterable[tuple[TopicImage, int, PartitionImage]]
 
@@ -41,6 +47,8 @@ class MetadataPublisher:
         self._serving = True
         await self._open(image.partitions(), is_new=False)
         self._broker.partitions.set_aside_strays()
+        self._broker.logs.forget_start()
+        await self._clean_checkpoints()
 
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         broker_settings_changed = any(key.type == ResourceType.BROKER for key in delta.changed_configs)
@@ -51,6 +59,8 @@ class MetadataPublisher:
         partitions = self._broker.partitions
         for gone in delta.topics.deleted:
             await self._remove(gone)
+        if delta.topics.deleted:
+            await self._clean_checkpoints()
         await self._open(
             (
                 (image.topics_by_id[topic_id], index, partition)
@@ -73,6 +83,7 @@ class MetadataPublisher:
         )
         for problem in broker.config.ignored:
             logger.warning("%s", problem)
+        broker.logs.keep_free(broker.config.int("log.dir.reserve.bytes"))
         limits = connection_limits(broker.config)
         for listener in broker.listeners:
             listener.limits = limits
@@ -81,7 +92,9 @@ class MetadataPublisher:
         """Lead what has a log here; make logs for the others in threads, for they wait for the disk."""
         partitions = self._broker.partitions
         missing: list[NewPartition] = []
-        for topic, index, partition in wanted:
+        for number, (topic, index, partition) in enumerate(wanted, 1):
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
             if self._broker.node_id not in partition.replicas:
                 continue
             try:
@@ -92,7 +105,7 @@ class MetadataPublisher:
             except OfflinePartitionError as error:
                 logger.error("%s", error)
             except DiskError as error:
-                partitions.dir_failed(partitions.log_dir_containing(error.path), error)
+                self._disk_failed(f"{topic.name}-{index}", error)
         for first in range(0, len(missing), CREATIONS_AT_ONCE):
             await self._create(missing[first : first + CREATIONS_AT_ONCE])
 
@@ -103,16 +116,33 @@ class MetadataPublisher:
         except LogDirError as error:
             logger.error("%d partitions cannot be created: %s", len(missing), error)
             return
-        outcomes = await asyncio.gather(
-            *(self._broker.in_background(creation.run) for creation in creations), return_exceptions=True
-        )
-        for new, outcome in zip(missing, outcomes, strict=True):
-            if isinstance(outcome, DiskError):
-                partitions.dir_failed(partitions.log_dir_containing(outcome.path), outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            else:
+        jobs = [
+            creations[first : first + CREATIONS_PER_JOB]
+            for first in range(0, len(creations), CREATIONS_PER_JOB)
+        ]
+        made = await asyncio.gather(*(self._broker.in_background(partial(_run_all, job)) for job in jobs))
+        for new, outcome in zip(missing, chain.from_iterable(made), strict=True):
+            try:
+                if isinstance(outcome, DiskError):
+                    raise outcome
                 partitions.lead(outcome, new)
+            except DiskError as error:
+                self._disk_failed(f"{new.topic}-{new.partition}", error)
+
+    def _disk_failed(self, partition: str, error: DiskError) -> None:
+        """On a full disk only the partition that does not fit is offline, not the directory."""
+        if error.out_of_space:
+            logger.error(
+                "%s is offline until there is room and the broker is started again: %s", partition, error
+            )
+        else:
+            partitions = self._broker.partitions
+            partitions.dir_failed(partitions.log_dir_containing(error.path), error)
+
+    async def _clean_checkpoints(self) -> None:
+        """Checkpoints must not speak of partitions that are gone: a new one of the same name that a crash takes would seem lost."""
+        if self._broker.logs.has_stale_checkpoints:
+            await self._broker.checkpoint()
 
     async def _remove(self, topic: TopicImage) -> None:
         partitions = self._broker.partitions
@@ -121,3 +151,13 @@ class MetadataPublisher:
             await self._broker.in_background(removal.run)
         except DiskError as error:
             partitions.dir_failed(partitions.log_dir_containing(error.path), error)
+
+
+def _run_all(creations: Sequence[Creation]) -> list[Log | DiskError]:
+    outcomes: list[Log | DiskError] = []
+    for creation in creations:
+        try:
+            outcomes.append(creation.run())
+        except DiskError as error:
+            outcomes.append(error)
+    return outcomes

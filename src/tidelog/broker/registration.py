@@ -6,8 +6,15 @@ from collections.abc import Iterable
 
 from tidelog.broker.metadata_service import MetadataService
 from tidelog.config.listeners import Endpoint
+from tidelog.controller.controller import Controller
 from tidelog.controller.features import SUPPORTED_FEATURES
-from tidelog.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from tidelog.controller.result import ControllerResult
+from tidelog.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
 
 
 async def register(
@@ -19,8 +26,9 @@ async def register(
     endpoints: Iterable[Endpoint],
     rack: str | None,
     log_dirs: Iterable[bytes],
+    stopped_cleanly: bool,
 ) -> int:
-    """Register and be unfenced; returns the broker epoch. Until then the node's partitions have no leader."""
+    """Register and be unfenced; returns the broker epoch."""
     known = metadata.image.brokers.get(node_id)
     request = BrokerRegistrationRequest(
         broker_id=node_id,
@@ -38,9 +46,12 @@ async def register(
         # Every replica in a cluster of one is here: whatever this node's logs hold is all there is.
         previous_broker_epoch=known.epoch if known is not None else -1,
     )
-    response = await metadata.submit(
-        lambda controller: controller.register_broker(request, next_offset=metadata.next_offset)
-    )
-    epoch = response.broker_epoch
+
+    def decide(controller: Controller) -> ControllerResult[BrokerRegistrationResponse]:
+        next_offset = metadata.next_offset
+        resumed = controller.resume_broker(request, next_offset=next_offset, stopped_cleanly=stopped_cleanly)
+        return resumed or controller.register_broker(request, next_offset=next_offset)
+
+    epoch = (await metadata.submit(decide)).broker_epoch
     await metadata.submit(lambda controller: controller.unfence_broker(node_id, epoch))
     return epoch

@@ -18,6 +18,7 @@ def connection_limits(config: BrokerConfig) -> ConnectionLimits:
         max_connections_per_ip=config.int("max.connections.per.ip"),
         per_ip_overrides=overrides,
         max_idle_ms=config.int("connections.max.idle.ms"),
+        max_held_bytes=config.int("connections.max.held.bytes"),
         send_buffer_bytes=config.int("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.int("socket.receive.buffer.bytes"),
         backlog=config.int("socket.listen.backlog.size"),

@@ -19,6 +19,14 @@ _CODECS = {
 }
 
 
+DECOMPRESSED_BYTES_MAX = 32 * 1024 * 1024
+DECOMPRESSED_PER_BYTE = 4
+"""What a batch may grow to where the broker has to look inside: this many times max.message.bytes, and 32 MiB in any case.
+
+Producers bound a batch before they compress it (max.request.size, message.max.bytes), so that honest ones stay far below.
+"""
+
+
 class TopicPolicy(NamedTuple):
     log: LogConfig
     rules: BatchRules
@@ -68,6 +76,9 @@ def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int)
         before_max_ms=settings["message.timestamp.before.max.ms"],
         after_max_ms=settings["message.timestamp.after.max.ms"],
         compacted=compacted,
+        decompress_limit_bytes=max(
+            DECOMPRESSED_BYTES_MAX, DECOMPRESSED_PER_BYTE * settings["max.message.bytes"]
+        ),
     )
     # A flush after every record is what Kafka offers in place of durability=fsync, and must mean as much here.
     durable = settings["durability"] == "fsync" or settings["flush.messages"] == 1

@@ -40,7 +40,10 @@ def dumpable_files(path: str) -> list[str]:
 def dump_file(path: str, *, records: bool = False) -> Iterator[Row]:
     """CommandError for a file of another kind, CorruptDataError where it stops making sense."""
     name = files.base_name(path)
-    if files.parse_segment_name(name) is not None and name.endswith((files.LOG, files.LOG + files.DELETED)):
+    is_segment = files.parse_segment_name(name) is not None and name.endswith(
+        (files.LOG, files.LOG + files.DELETED)
+    )
+    if is_segment or files.parse_metadata_snapshot(name) is not None:
         return dump_segment(path, records=records)
     reader = _reader(name)
     if reader is None:
@@ -190,6 +193,8 @@ BY_NAME: dict[str, Callable[[str], Iterator[Row]]] = {
 
 
 def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:
+    if files.parse_metadata_snapshot(name) is not None:
+        return _BY_KIND[files.LOG]  # batches, as in a segment
     segment = files.parse_segment_name(name)
     return BY_NAME.get(name) if segment is None else _BY_KIND[segment.kind]
 

@@ -10,9 +10,11 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.cli.boundary import CommandError
+from tidelog.errors import CorruptDataError
 from tidelog.storage import files
 
 if TYPE_CHECKING:
@@ -86,14 +88,21 @@ def export(
     total = sum(os.path.getsize(segment.path) for segment in segments)
     rows = done = 0
     unfinished = target + ".tmp"
-    with _writer(unfinished, target) as writer:
-        for segment in segments:
-            for batch, consumed in _read(segment):
-                writer.write_batch(batch)
-                rows += batch.num_rows
-                done += consumed
-                if on_progress is not None:
-                    on_progress(done, total)
+    try:
+        with _writer(unfinished, target) as writer:
+            for segment, following in pairwise([*segments, None]):
+                assert segment is not None
+                is_sealed = following is not None and segment[1:] == following[1:]
+                for batch, consumed in _read(segment, is_sealed=is_sealed):
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+                    done += consumed
+                    if on_progress is not None:
+                        on_progress(done, total)
+    except BaseException:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+        raise
     os.replace(unfinished, target)
     return rows
 
@@ -119,8 +128,11 @@ def _writer(path: str, target: str) -> AbstractContextManager[Any]:
     return arrow_writer
 
 
-def _read(segment: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Pieces of a segment as record batches, each with the bytes it came from. A torn tail is left out."""
+def _read(segment: Source, *, is_sealed: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Pieces of a segment as record batches, each with the bytes it came from.
+
+    A torn tail is left out, but not where another segment follows: there it is damage, and hides whole batches.
+    """
     import pyarrow as pa
 
     from tidelog.records.columnar import decode_batches
@@ -135,10 +147,18 @@ def _read(segment: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
     ):
         position, piece = 0, PIECE_BYTES
         while position < len(view):
+            problem = ""
             with view[position : position + piece] as part:
-                decoded = decode_batches(part, columns=COLUMNS)
+                try:
+                    decoded = decode_batches(part, columns=COLUMNS)
+                except CorruptDataError as error:
+                    problem = str(error)  # the error itself holds on to the mapping
+            if problem:
+                raise _damaged(segment, position, problem)
             if decoded.consumed_bytes == 0:
                 if position + piece >= len(view):
+                    if is_sealed:
+                        raise _damaged(segment, position, f"{len(view) - position} bytes hold no whole batch")
                     return
                 piece *= 2  # one batch larger than a piece
                 continue
@@ -153,3 +173,9 @@ def _read(segment: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
                 pa.RecordBatch.from_arrays(columns + decoded.records.columns, schema=schema),
                 decoded.consumed_bytes,
             )
+
+
+def _damaged(segment: Source, position: int, problem: str) -> CommandError:
+    return CommandError(
+        f"{segment.path}, from position {position}: {problem}; `tidelog log verify {files.parent(segment.path)}` shows what is damaged"
+    )

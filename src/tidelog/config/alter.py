@@ -10,6 +10,7 @@ malformed whatever the setting (a name twice, a null value).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -110,9 +111,8 @@ class _Rules(NamedTuple):
     code: ErrorCode
 
     def apply(self, current: Mapping[str, str], changes: Sequence[Alteration]) -> dict[str, str]:
-        names = [change.name for change in changes]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(change.name for change in changes).items():
+            if count > 1:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, f"{name} is named more than once in the request."
                 )
@@ -148,9 +148,9 @@ class _Rules(NamedTuple):
             message = f"{op.name} works on lists; {change.name} is of type {setting.type.name}. Use SET."
             raise RequestError(ErrorCode.INVALID_CONFIG, message)
         items = _items(stored if stored is not None else setting.default_text)
-        edits = _items(change.value)
+        edits = dict.fromkeys(_items(change.value))
         if op is AlterOp.APPEND:
-            return ",".join(dict.fromkeys(items + edits))
+            return ",".join(dict.fromkeys(items) | edits)
         return ",".join(item for item in items if item not in edits)
 
 

@@ -104,6 +104,7 @@ class _Same:
 SAME_AS_KAFKA = _Same()
 NO_DEFAULT = "(none: must be given)"
 
+_DIGITS_MAX = 100
 _INTEGER_RANGES = {
     ConfigType.INT: (-(2**31), 2**31 - 1),
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
@@ -180,8 +181,9 @@ class Setting:
     def _parse_integer(self, text: str, stripped: str) -> int:
         digits = stripped[1:] if stripped[:1] in ("+", "-") else stripped
         low, high = _INTEGER_RANGES[self.type]
-        # Not int() alone: it also takes underscores, which no other reader of the same file would.
-        if digits.isascii() and digits.isdigit():
+        # Not int() alone: it also takes underscores, which no other reader of the same file would, and it refuses
+        # thousands of digits with an error of its own.
+        if len(digits) <= _DIGITS_MAX and digits.isascii() and digits.isdigit():
             value = int(stripped)
             if low <= value <= high:
                 return value

@@ -48,6 +48,8 @@ _PLUGIN_NAMES = frozenset(
 )
 _PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.", "client.quota.callback.static.")
 
+_COMPARED_CHARACTERS_MAX = 120
+
 _REPLACED = {
     "port": "listeners",
     "host.name": "listeners",
@@ -100,7 +102,9 @@ def _near(name: str, table: Iterable[str]) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> list[str]:
-    """Up to two names that look like `name`."""
+    """Up to two names that look like `name`. A name that is longer than all of them looks like none, and comparing takes long."""
+    if len(name) > _COMPARED_CHARACTERS_MAX:
+        return []
     import difflib  # only ever needed for an error
 
     return difflib.get_close_matches(name, list(candidates), n=2, cutoff=0.75)

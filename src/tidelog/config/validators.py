@@ -53,7 +53,7 @@ def items(*words: str, may_be_empty: bool = False) -> Rule:
 
 # Compiled when first needed: start-up time is a feature.
 _THROTTLED = r"\d+:\d+"
-_CONNECTION_LIMIT = r"\S+:\d+"
+_CONNECTION_LIMIT = r"\S+:[0-9]{1,10}"
 _VOTER = r"\d+@\S+:\d+"
 _DURATION = r"by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?"
 

@@ -4,6 +4,9 @@ Owns the rules of a broker's epoch: it is the offset at which its registration i
 larger one, and whatever an earlier run still says is refused (KIP-903, I22). A broker that names the epoch of its
 previous run says "my log still holds everything I was counted for": after a clean stop, and in `durability=fsync` always
 (D10). One that cannot say it leaves ISR and ELR of every partition (I23).
+
+The only broker of a cluster is a case of its own (`resume_broker`): nobody else could lead meanwhile, so its restart is no reason
+to fence it, to take its partitions away and to give them back, two records for each of perhaps ten thousand.
 """
 
 from __future__ import annotations
@@ -72,6 +75,36 @@ def register_broker(
     records: list[MetadataRecord] = [_registration(request, next_offset)]
     if lossy or not existing.fenced:
         records += _changes(image, settings, leaving=gone, lossy=lossy)
+    return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), records)
+
+
+def resume_broker(
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    *,
+    cluster_id: str,
+    next_offset: int,
+    stopped_cleanly: bool,
+    settings: ControllerSettings,
+) -> ControllerResult[BrokerRegistrationResponse] | None:
+    """The only broker there is comes back, unfenced at once, and leads what it led. None: others are registered, or it is new.
+
+    After a clean stop the registration is all that is written. After any other one each of its partitions begins a new leader epoch: a
+    reader may have seen records that the crash took, and finds out by the epoch (KIP-320).
+    """
+    broker_id = request.broker_id
+    if image.brokers.keys() != {broker_id}:
+        return None
+    _check_registration(image, request, cluster_id)
+    registration = _registration(request, next_offset)
+    registration.fenced = False
+    records: list[MetadataRecord] = [registration, *_changes(image, settings, returning=broker_id)]
+    if not stopped_cleanly:
+        records += [
+            PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
+            for topic, index, partition in image.partitions()
+            if partition.leader == broker_id
+        ]
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), records)
 
 

@@ -41,6 +41,7 @@ class Outcome(NamedTuple):
     resource_name: str
 
 
+_BROKER_ID_DIGITS_MAX: Final = 10
 _ALTERABLE: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}
 )
@@ -135,8 +136,8 @@ class ConfigChanges:
             raise _invalid(
                 f"a broker is named by its id, a number, not {name!r}; the empty name stands for all brokers"
             )
-        if int(name) not in self._image.brokers:
-            raise _invalid(f"broker {name} is not registered in this cluster")
+        if len(name) > _BROKER_ID_DIGITS_MAX or int(name) not in self._image.brokers:
+            raise _invalid(f"broker {name:.20} is not registered in this cluster")
 
     def _change(self, key: ResourceKey, after: dict[str, str]) -> list[MetadataRecord]:
         """Validates what the resource would have, and says how to get there."""
@@ -197,12 +198,12 @@ class ConfigChanges:
             elif operation == Operation.SET:
                 after[name] = _value(key, name, config.value)
             elif operation in (Operation.APPEND, Operation.SUBTRACT):
-                given = _split(_value(key, name, config.value))
-                items = self._items(key, name, after.get(name), operation)
+                given = dict.fromkeys(_split(_value(key, name, config.value)))
+                items = dict.fromkeys(self._items(key, name, after.get(name), operation))
                 if operation == Operation.APPEND:
-                    items += [item for item in given if item not in items]
+                    items |= given
                 else:
-                    items = [item for item in items if item not in given]
+                    items = {item: None for item in items if item not in given}
                 after[name] = ",".join(items)
             else:
                 raise _invalid(

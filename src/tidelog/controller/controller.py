@@ -111,6 +111,18 @@ class Controller:
             settings=self._settings,
         )
 
+    def resume_broker(
+        self, request: BrokerRegistrationRequest, *, next_offset: int, stopped_cleanly: bool
+    ) -> ControllerResult[BrokerRegistrationResponse] | None:
+        return brokers.resume_broker(
+            self._image,
+            request,
+            cluster_id=self._cluster_id,
+            next_offset=next_offset,
+            stopped_cleanly=stopped_cleanly,
+            settings=self._settings,
+        )
+
     def fence_broker(self, broker_id: int) -> ControllerResult[None]:
         return brokers.fence_broker(self._image, broker_id, self._settings)
 

@@ -70,7 +70,7 @@ def encode_batches(
 ) -> list[EncodedBatch]:
     """One change as batches to append in this order; more than one only where a limit forces it."""
     values = [encode_record(record) for record in records]
-    groups = list(_grouped(values, batch_bytes_max, batch_records_max))
+    groups = list(grouped(values, batch_bytes_max, batch_records_max))
     if len(groups) > 1:
         groups = [[encode_record(BeginTransactionRecord())], *groups, [encode_record(EndTransactionRecord())]]
     batches = []
@@ -83,7 +83,7 @@ def encode_batches(
     return batches
 
 
-def _grouped(values: Sequence[bytes], bytes_max: int, records_max: int) -> Iterator[list[bytes]]:
+def grouped(values: Sequence[bytes], bytes_max: int, records_max: int) -> Iterator[list[bytes]]:
     group: list[bytes] = []
     size = HEADER_SIZE
     for value in values:
@@ -100,9 +100,10 @@ def _grouped(values: Sequence[bytes], bytes_max: int, records_max: int) -> Itera
 class MetadataLogReader:
     """Turns batches, in log order, into committed changes. Feed it whole batches; it remembers what is half said."""
 
-    def __init__(self, next_offset: int = 0) -> None:
+    def __init__(self, next_offset: int = 0, leader_epoch: int = -1) -> None:
+        """Both as they are behind what is known already: a snapshot, or nothing."""
         self.next_offset = next_offset
-        self.leader_epoch = -1
+        self.leader_epoch = leader_epoch
         self._transaction: list[MetadataRecord] | None = None
 
     @property
@@ -172,7 +173,7 @@ def replay_log(
     chunks: Iterable[Buffer], image: MetadataImage = EMPTY_IMAGE
 ) -> tuple[MetadataImage, MetadataLogReader]:
     """The image after the whole log: what a node knows when it starts. The reader tells where and how the log ends."""
-    reader = MetadataLogReader(image.offset + 1)
+    reader = MetadataLogReader(image.offset + 1, image.epoch)
     delta = MetadataDelta(image)
     for chunk in chunks:
         for change in reader.read(chunk):

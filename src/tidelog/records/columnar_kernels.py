@@ -82,6 +82,8 @@ def _varint(data: Any, position: Any, end: Any, bits: Any) -> Any:
             return np.int64(0), np.int64(_NOWHERE)
         byte = np.uint64(data[np.uintp(position)])
         position += 1
+        if shift == np.uint64(63) and byte > np.uint64(1):
+            return np.int64(0), np.int64(_NOWHERE)  # more than 64 bits; the shift would drop them in silence
         raw |= (byte & np.uint64(127)) << shift
         shift += np.uint64(7)
     if bits == 32 and raw >> np.uint64(32) != np.uint64(0):

@@ -19,6 +19,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value lengths, header count
 DECOMPRESS_LIMIT_BYTES: Final = 128 * 1024 * 1024
 INT64_MAX: Final = (1 << 63) - 1
+_INT64_SPACE: Final = 1 << 64
 
 
 class Record(NamedTuple):
@@ -97,11 +98,18 @@ def first_at_or_after_timestamp(
     cursor, index = 0, 0
     try:
         while index < header.record_count:
-            length, cursor = read_varint(payload, cursor)
-            end = _record_end(payload, cursor, length)
+            # One byte for each number is the common case, and a call for each would be most of the time.
+            byte = payload[cursor]
+            if byte < 128:
+                length, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+            else:
+                length, cursor = read_varint(payload, cursor)
+            end = cursor + length
+            if length < 0 or end > len(payload):
+                _record_end(payload, cursor, length)
             timestamp_delta, cursor = read_varlong(payload, cursor + 1)
             offset_delta, cursor = read_varint(payload, cursor)
-            record_timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+            record_timestamp = timestamp_of(header, timestamp_delta) if append_time is None else append_time
             offset = header.base_offset + offset_delta
             if record_timestamp >= timestamp and start_offset <= offset <= header.last_offset:
                 return record_timestamp, offset
@@ -129,8 +137,16 @@ def _read_record(
         raise CorruptDataError(
             f"states a length of {length} bytes but its fields end {cursor - end:+d} bytes from there"
         )
-    timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+    timestamp = timestamp_of(header, timestamp_delta) if append_time is None else append_time
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers), end
+
+
+def timestamp_of(header: BatchHeader, delta: int) -> int:
+    """A sum beyond 64 bits wraps, as it does in Java and in Arrow's columns: it must fit into answers all the same."""
+    timestamp = header.base_timestamp + delta
+    if -INT64_MAX <= timestamp <= INT64_MAX:
+        return timestamp
+    return (timestamp + INT64_MAX + 1) % _INT64_SPACE - INT64_MAX - 1
 
 
 def _record_end(payload: memoryview, cursor: int, length: int) -> int:

@@ -10,7 +10,7 @@ States of a request, by the session id and epoch it carries:
     id n, epoch -1      close session n, full request and answer
     id n, epoch e > 0   incremental: e must be the epoch that session n expects next
 
-The number of sessions is bounded (`max.incremental.fetch.session.cache.slots`). A full cache makes room only by evicting a
+The number of sessions is bounded (`max.incremental.fetch.session.cache.slots`), and so is that of the partitions in them. A full cache makes room only by evicting a
 session that has been silent for `min.incremental.fetch.session.eviction.ms`, or one that is smaller and has had its turn;
 otherwise the reader is simply served without a session, which every client understands.
 """
@@ -28,6 +28,10 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
 INT32_MAX = 2**31 - 1
+
+
+SESSION_PARTITIONS_MAX = 500_000
+"""Partitions remembered in all sessions together, some 300 bytes each. Whoever comes beyond is served without a session."""
 
 
 class PartitionKey(NamedTuple):
@@ -147,12 +151,16 @@ class SessionError(Exception):
 
 
 class FetchSessionCache:
-    def __init__(self, rng: Rng, *, slots_max: int, eviction_ms: int) -> None:
+    def __init__(
+        self, rng: Rng, *, slots_max: int, eviction_ms: int, partitions_max: int = SESSION_PARTITIONS_MAX
+    ) -> None:
         self._rng = rng
+        self.partitions_max = partitions_max
         self.slots_max = slots_max
         self.eviction_seconds = eviction_ms / 1000
         # In order of use, least recently used first: eviction looks only at the front.
         self._sessions: dict[int, FetchSession] = {}
+        self.partitions = 0  # in all sessions together
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -173,7 +181,7 @@ class FetchSessionCache:
     ) -> FetchContext:
         """Find the session a request belongs to, or make one; raises SessionError."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._forget(session_id)
             if epoch == FINAL_EPOCH:
                 return FetchContext(targets, None, incremental=False)
             return FetchContext(targets, self._create(targets, by_id=by_id, now=now), incremental=False)
@@ -184,13 +192,19 @@ class FetchSessionCache:
             raise SessionError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        before = len(session.partitions)
         session.update(targets, forgotten)
+        self.partitions += len(session.partitions) - before
         session.epoch = 1 if epoch == INT32_MAX else epoch + 1
         session.last_used = now
         del self._sessions[session_id]
         if not session.partitions:
             # Nothing left to watch: the session ends, and the empty full answer tells the client so.
             return FetchContext([], None, incremental=False)
+        if self.partitions > self.partitions_max and len(session.partitions) > before:
+            # It may have what it asked for once more; then it starts over, and is served without a session.
+            self.partitions -= len(session.partitions)
+            return FetchContext(session.targets(), session, incremental=True)
         self._sessions[session_id] = session
         return FetchContext(session.targets(), session, incremental=True)
 
@@ -203,9 +217,16 @@ class FetchSessionCache:
         session = FetchSession(session_id, by_id=by_id, now=now)
         session.update(targets, ())
         self._sessions[session_id] = session
+        self.partitions += len(session.partitions)
         return session
 
     def _make_room(self, size: int, now: float) -> bool:
+        if self.partitions + size > self.partitions_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.last_used <= self.eviction_seconds:
+                return False
+            self._evict(oldest)
+            return self._make_room(size, now)
         if len(self._sessions) < self.slots_max:
             return True
         if not self._sessions:
@@ -219,6 +240,11 @@ class FetchSessionCache:
         return False
 
     def _evict(self, session: FetchSession) -> bool:
-        del self._sessions[session.id]
+        self._forget(session.id)
         self.evictions += 1
         return True
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.partitions)

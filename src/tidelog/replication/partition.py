@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from tidelog.errors import RequestError
+from tidelog.internal_topics import is_internal_topic
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.validation import BatchRules, validate_for_append
 from tidelog.storage.disk import Buffer
@@ -40,8 +41,8 @@ class FlushQueue(Protocol):
 
 class Partition:
     __slots__ = (
-        "_committing", "_flush_queue", "_watchers", "durable", "index", "leader_epoch", "log", "rules", "stopped_with",
-        "topic", "topic_id",
+        "_committing", "_flush_queue", "_watchers", "durable", "index", "internal", "leader_epoch", "log", "rules",
+        "stopped_with", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Partition:
     ) -> None:
         self.topic = topic
         self.index = index
+        self.internal = is_internal_topic(topic)
         self.topic_id = topic_id
         self.log = log
         self.leader_epoch = leader_epoch

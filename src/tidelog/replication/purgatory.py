@@ -12,6 +12,12 @@ from typing import Protocol
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
 
+PARTITIONS_PER_TURN = 2000
+"""So many partitions of woken fetches are looked at in one turn of the loop, the rest in the next: a crowd of readers that each wait for
+thousands of partitions must not keep everybody waiting at every record."""
+WIDE = 100
+"""Fewer partitions than these are looked at so quickly that nobody has to wait for it."""
+
 
 class TimerHandle(Protocol):
     def cancel(self) -> None: ...
@@ -38,12 +44,12 @@ class FetchPurgatory:
         partitions: Sequence[Partition],
         *,
         max_wait_ms: int,
-        is_ready: Callable[[], bool],
+        look: Callable[[], Callable[[], None] | None],
         complete: Callable[[], None],
     ) -> ParkedFetch:
-        """Wait until `is_ready` or `max_wait_ms` are over, then call `complete` once."""
-        fetch = ParkedFetch(self, partitions, is_ready, complete)
-        fetch.timer = self.scheduler.call_later(max_wait_ms / 1000, fetch.finish)
+        """Wait until `look`, called whenever something happened, returns how to answer; or, after `max_wait_ms`, call `complete`."""
+        fetch = ParkedFetch(self, partitions, look, complete)
+        fetch.timer = self.scheduler.call_later(max_wait_ms / 1000, fetch.expire)
         for partition in partitions:
             partition.watch(fetch)
         self.parked += 1
@@ -56,25 +62,48 @@ class FetchPurgatory:
 
     def _look(self) -> None:
         woken, self._woken = self._woken, []
-        for fetch in woken:
+        left = PARTITIONS_PER_TURN
+        for number, fetch in enumerate(woken):
+            if left <= 0:
+                self._look_on(woken[number:])
+                return
+            left -= fetch.width
             fetch.look()
+
+    def _look_on(self, rest: list[ParkedFetch]) -> None:
+        is_scheduled = bool(self._woken)  # by those who were woken meanwhile
+        self._woken = rest + self._woken
+        if not is_scheduled:
+            self.scheduler.call_soon(self._look)
 
 
 class ParkedFetch:
-    __slots__ = ("_complete", "_is_ready", "_partitions", "_purgatory", "_woken", "ended", "timer")
+    __slots__ = (
+        "_complete",
+        "_expired",
+        "_look",
+        "_partitions",
+        "_purgatory",
+        "_woken",
+        "ended",
+        "timer",
+        "width",
+    )
 
     def __init__(
         self,
         purgatory: FetchPurgatory,
         partitions: Sequence[Partition],
-        is_ready: Callable[[], bool],
+        look: Callable[[], Callable[[], None] | None],
         complete: Callable[[], None],
     ) -> None:
         self._purgatory = purgatory
         self._partitions = partitions
-        self._is_ready = is_ready
+        self._look = look
         self._complete = complete
         self._woken = False
+        self._expired = False
+        self.width = 1 + len(partitions)
         self.ended = False
         self.timer: TimerHandle | None = None
 
@@ -85,8 +114,20 @@ class ParkedFetch:
 
     def look(self) -> None:
         self._woken = False
-        if not self.ended and self._is_ready():
+        if self._expired:
             self.finish()
+        elif not self.ended:
+            answer = self._look()
+            if answer is not None and self._leave():
+                answer()
+
+    def expire(self) -> None:
+        """The time is over. Whoever waits for many partitions leaves in turn with the others: they may all expire at once."""
+        if self.width < WIDE:
+            self.finish()
+        else:
+            self._expired = True
+            self.wake()
 
     def finish(self) -> None:
         if self._leave():

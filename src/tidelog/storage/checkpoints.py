@@ -131,14 +131,32 @@ def decode_partition_metadata(data: bytes, path: str) -> bytes:
 
 
 def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
+    """Not atomic, and not durable before the log's first flush (`log_flush`): until then a power cut may leave half of it."""
     if len(topic_id) != 16 or topic_id == bytes(16):
         raise ValueError(f"{topic_id.hex()} is not a topic id")
-    write_file_atomically(disk, path, encode_partition_metadata(topic_id))
+    file = disk.open(path, create=True)
+    try:
+        if file.size():
+            file.truncate(0)
+        file.write_at((encode_partition_metadata(topic_id),), 0)
+    finally:
+        file.close()
 
 
-def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
+def read_partition_metadata(disk: Disk, path: str, *, may_be_unfinished: bool = False) -> bytes | None:
+    """None also for half a file where that `may_be`: nothing in the partition was made durable before the whole."""
     data = _read(disk, path)
-    return None if data is None else decode_partition_metadata(data, path)
+    if data is None or (may_be_unfinished and _is_unfinished_metadata(data)):
+        return None
+    return decode_partition_metadata(data, path)
+
+
+def _is_unfinished_metadata(data: bytes) -> bool:
+    """Only the beginning of a right file, or zeroes in its place: what a power cut leaves of a write, unlike any other damage."""
+    written = data.rstrip(b"\0")
+    complete = encode_partition_metadata(bytes(16))
+    shared = min(len(written), len(complete) - 22)
+    return len(written) < len(complete) and written[:shared] == complete[:shared]
 
 
 # -- meta.properties --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ for the real files too.
 Rules both adapters keep:
 
 * Any failure of the operating system is raised as `DiskError`, which names path and operation. A missing file is
-  `FileNotFoundError` and nothing else is.
+  `FileNotFoundError` and nothing else is; a new file whose directory is missing is a `DiskError`.
 * Nothing is durable before `File.sync` (its bytes) and `Disk.sync_dir` (its name). A rename is atomic but not durable
   before `sync_dir`.
 * `File.sync` and `Disk.sync_dir` may be called from another thread while the loop reads and writes the same file.
@@ -15,20 +15,37 @@ Rules both adapters keep:
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+SYNC: Final = "sync"
+SYNC_DIRECTORY: Final = "sync directory"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
 
 class DiskError(Exception):
-    """The disk refused. The log directory that holds `path` must go offline; a failed sync is never retried (I7)."""
+    """The disk refused. The log directory that holds `path` must go offline; a failed sync is never retried (I7).
+
+    One case is milder: see `out_of_space`.
+    """
 
     def __init__(self, operation: str, path: str, cause: OSError) -> None:
         super().__init__(f"{operation} failed on {path}: {cause.strerror or cause}")
         self.operation = operation
         self.path = path
         self.errno = cause.errno
+
+    @property
+    def out_of_space(self) -> bool:
+        """Something new did not fit, and what was there before is untouched: whoever can put its files back as they were may go on.
+
+        Never for a sync, whatever its error number: a thin or remote volume may find out only then that it is full, and the data
+        that was to be synced is gone.
+        """
+        return self.errno in _FULL and self.operation not in (SYNC, SYNC_DIRECTORY)
 
 
 class File(Protocol):
@@ -45,6 +62,14 @@ class File(Protocol):
         """Up to `count` bytes; fewer only at the end of the file."""
         ...
 
+    def is_cached(self, count: int, position: int, /) -> bool:
+        """Whether reading these bytes would wait for the disk, as far as a few looks can tell. Never waits itself."""
+        ...
+
+    def warm(self, count: int, position: int, /) -> None:
+        """Wait until these bytes are in memory. For threads: it holds nobody up who uses the same file."""
+        ...
+
     def write_at(self, buffers: Sequence[Buffer], position: int, /) -> int:
         """Write all buffers one after another (gathered; short writes are continued). Returns the bytes written."""
         ...
@@ -55,12 +80,20 @@ class File(Protocol):
         """Make the file's bytes durable (fdatasync). Thread-safe."""
         ...
 
+    def forget_cached(self) -> None:
+        """Read from the medium from now on, not from what is cached and thought to be there too; unsynced writes stay."""
+        ...
+
     def moved_to(self, path: str, /) -> None:
         """The file was renamed on disk: from now on it is re-opened under this path."""
         ...
 
     def pin(self) -> int:
         """Keep the descriptor open until `unpin`, and return it for sendfile. A simulated file returns -1: use `read_at`."""
+        ...
+
+    def pin_if_open(self) -> bool:
+        """`pin`, unless that would take a descriptor. False: there is nothing to unpin; all that was written is synced."""
         ...
 
     def unpin(self) -> None: ...
@@ -93,6 +126,14 @@ class Disk(Protocol):
 
     def make_dirs(self, path: str, /) -> None:
         """Create the directory and its parents; no error if it is there. Durable when it returns."""
+        ...
+
+    def make_dir(self, path: str, /) -> bool:
+        """Create one directory in one that is there. False: it was there. Its name is not durable before `sync_dir` of the parent."""
+        ...
+
+    def make_file(self, path: str, /) -> None:
+        """An empty file where none is, without holding it open: it may not be used for long."""
         ...
 
     def rename(self, source: str, target: str, /) -> None:
@@ -152,7 +193,10 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def write_file_atomically(disk: Disk, path: str, content: bytes) -> None:
-    """Replace a small file so that a crash leaves the old or the new content, and the new one once this returns."""
+    """Replace a small file so that a crash leaves the old or the new content, and the new one once this returns.
+
+    The old content also stays if the new one does not fit on the disk (`DiskError.out_of_space`).
+    """
     temporary = path + ".tmp"
     disk.remove(temporary)
     file = disk.open(temporary, create=True)

@@ -28,6 +28,7 @@ SWAP: Final = ".swap"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TRUNCATION_INTENT: Final = "truncation-intent"
+METADATA_SNAPSHOT: Final = ".checkpoint"  # of the controller's log only
 
 # Files of a log directory.
 META_PROPERTIES: Final = "meta.properties"
@@ -37,6 +38,8 @@ RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+SCRUB_CHECKPOINT: Final = "scrub-checkpoint"
+SYNC_FAILED: Final = "sync-failed"
 
 DELETE_DIR: Final = "-delete"
 FUTURE_DIR: Final = "-future"
@@ -52,6 +55,9 @@ _MARKED_DIR: Final = re.compile(
 _SEGMENT_FILE: Final = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap)?"
 )
+
+
+_METADATA_SNAPSHOT_FILE: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
 class SegmentFile(NamedTuple):
@@ -131,6 +137,19 @@ def parse_segment_name(name: str) -> SegmentFile | None:
     if match is None or int(match[1]) >= _OFFSET_LIMIT:
         return None
     return SegmentFile(int(match[1]), match[2], match[3] or "")
+
+
+def metadata_snapshot_name(end_offset: int, epoch: int) -> str:
+    """`00000000000000000042-0000000003.checkpoint` covers what is below offset 42, the last of it written in epoch 3."""
+    if not 0 <= end_offset < _OFFSET_LIMIT or not 0 <= epoch < 1 << 31:
+        raise ValueError(f"no metadata snapshot can end at offset {end_offset} in epoch {epoch}")
+    return f"{end_offset:020d}-{epoch:010d}{METADATA_SNAPSHOT}"
+
+
+def parse_metadata_snapshot(name: str) -> tuple[int, int] | None:
+    """(end offset, epoch); None for any other name."""
+    match = _METADATA_SNAPSHOT_FILE.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match is not None else None
 
 
 # -- partition directories --------------------------------------------------------------------------------------------

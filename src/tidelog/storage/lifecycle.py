@@ -1,6 +1,6 @@
 """Partitions and files on their way in and out: the part that waits for the disk, apart from the part that changes the books.
 
-Making a partition durable takes several syncs, and removing a large file takes its time. Such work runs in any thread, many
+Making a partition takes several files, and removing a large one takes its time. Such work runs in any thread, many
 pieces at once; the manager decides before and takes note after, both on the loop.
 """
 
@@ -15,6 +15,8 @@ from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.disk import Disk, DiskError
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_flush import DirectoryNames
+from tidelog.storage.new_log import make_log
 from tidelog.storage.recovery import open_log
 
 
@@ -30,18 +32,33 @@ class Creation:
     now_ms: int
     rng: Rng
     name_reused: bool
+    names_above: DirectoryNames
 
     def run(self) -> Log:
-        """Its directory and id are durable when this returns. DiskError: the log directory must go offline."""
-        return open_log(
+        """Nothing of it is durable before its first flush. DiskError: the log directory must go offline."""
+        directory = files.partition_dir(self.log_dir, *self.key)
+        log = None
+        if not self.name_reused:
+            log = make_log(
+                self.disk,
+                directory,
+                *self.key,
+                topic_id=self.topic_id,
+                config=self.config,
+                now_ms=self.now_ms,
+                rng=self.rng,
+                names_above=self.names_above,
+            )
+        return log or open_log(
             self.disk,
-            files.partition_dir(self.log_dir, *self.key),
+            directory,
             *self.key,
             config=self.config,
             now_ms=self.now_ms,
             rng=self.rng,
             topic_id=self.topic_id,
             name_reused=self.name_reused,
+            names_above=self.names_above,
         )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import RequestError
 from tidelog.ports import Rng
@@ -30,6 +30,7 @@ from tidelog.records.batch import (
 from tidelog.storage import (
     checkpoints,
     files,
+    full_disk,
     log_append,
     log_lookup,
     log_read,
@@ -37,10 +38,11 @@ from tidelog.storage import (
     retention,
     truncation,
 )
-from tidelog.storage.disk import Buffer, Disk
+from tidelog.storage.disk import Buffer, Disk, DiskError
+from tidelog.storage.disk_space import SpaceGuard
 from tidelog.storage.epoch_cache import LeaderEpochCache
 from tidelog.storage.log_config import LogConfig
-from tidelog.storage.log_flush import FlushTicket, Unsynced
+from tidelog.storage.log_flush import DirectoryNames, FlushTicket, Unsynced
 from tidelog.storage.log_read import LogRead, Positions
 from tidelog.storage.producer_snapshot import write_snapshot
 from tidelog.storage.producer_state import ProducerState
@@ -49,6 +51,9 @@ from tidelog.storage.retention import Retained
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from tidelog.storage.txn_index import AbortedTransaction
 from tidelog.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment_swap import SegmentSwap
 
 __all__ = ["AppendResult", "FlushTicket", "Log", "LogRead"]
 
@@ -70,8 +75,8 @@ class Log:
         "_bases", "_high_watermark_place", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes",
         "_unflushed_since_ms", "active", "config", "deferred_deletes", "directory", "disk", "doomed", "epochs", "flush_ticket",
         "high_watermark", "log_end_offset", "log_start_offset", "name", "partition", "positions",
-        "producers", "recovery", "recovery_point", "segments", "topic", "topic_id", "truncation_count", "truncation_limited",
-        "unsynced",
+        "producers", "recovery", "recovery_point", "release", "sealed", "segments", "space", "swap", "times_are_known", "topic",
+        "topic_id", "truncation_count", "truncation_limited", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -116,11 +121,17 @@ class Log:
         self.positions = Positions()
         self._high_watermark_place: tuple[Segment, int] | None = None
         self.unsynced = Unsynced(unsynced)
+        self.space = SpaceGuard()  # the log directory's, once a manager has given it
+        self.times_are_known = False  # the latest of every segment: see `segment_times`
+        # Shared by the logs of a manager: those that have sealed a segment since somebody last looked.
+        self.sealed: dict[tuple[str, int], None] | None = None
         self.flush_ticket: FlushTicket | None = None
         self._unflushed_since_ms: int | None = None
         # Segments that no reader sees any more but whose files wait until the log start is durable, then until they are due.
         self.doomed: list[Segment] = []
+        self.release: retention.Release | None = None
         self.deferred_deletes: list[tuple[int, str]] = []
+        self.swap: SegmentSwap | None = None
         self.truncation_count = 0
         self.truncation_limited = False
         self._segment_bytes = config.segment_bytes
@@ -148,7 +159,10 @@ class Log:
     def append_as_leader(
         self, batch: Buffer, header: BatchHeader, *, leader_epoch: int, now_ms: int
     ) -> AppendResult:
-        """Give one validated batch the next offsets and write it. RequestError when its producer is out of order or fenced."""
+        """Give one validated batch the next offsets and write it.
+
+        RequestError when its producer is out of order or fenced, or when the disk is full; the log is then as it was before.
+        """
         producer_id = header[9]
         attributes = header[5]
         if producer_id >= 0 and not attributes & CONTROL_FLAG:
@@ -159,32 +173,43 @@ class Log:
                     duplicate.first_offset, duplicate.last_offset, append_time, self.log_start_offset, True
                 )
         size = header[1] + LOG_OVERHEAD
+        space = self.space
+        if size > space.allowance:
+            full_disk.claim(self, header, size, now_ms)
+        space.allowance -= size
         first_offset = self.log_end_offset
         last_offset = first_offset + header[6]
         max_timestamp = header[8]
         segment = self.active
-        if (
-            segment.size + size > self._segment_bytes
-            or max_timestamp > self._roll_after_timestamp
-            or now_ms > self._roll_after_ms
-            or segment.index_full
-            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        ):
-            if size > self._segment_bytes:
-                raise RequestError(
-                    ErrorCode.RECORD_LIST_TOO_LARGE,
-                    f"a batch of {size} bytes does not fit into a segment of {self.name}: segment.bytes is"
-                    f" {self._segment_bytes}",
-                )
-            segment = self.roll_for(last_offset, now_ms)
-        if leader_epoch != self.epochs.latest_epoch:
-            self.start_epoch(leader_epoch)
-        position = segment.append(
-            (patched_prefix(first_offset, header[1], leader_epoch), memoryview(batch)[PATCHED_PREFIX_SIZE:]),
-            size,
-            last_offset,
-            max_timestamp,
-        )
+        try:
+            if (
+                segment.size + size > self._segment_bytes
+                or max_timestamp > self._roll_after_timestamp
+                or now_ms > self._roll_after_ms
+                or segment.index_full
+                or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                if size > self._segment_bytes:
+                    raise RequestError(
+                        ErrorCode.RECORD_LIST_TOO_LARGE,
+                        f"a batch of {size} bytes does not fit into a segment of {self.name}: segment.bytes is"
+                        f" {self._segment_bytes}",
+                    )
+                segment = self.roll_for(last_offset, now_ms)
+            if leader_epoch != self.epochs.latest_epoch:
+                self.start_epoch(leader_epoch)
+            position = segment.append(
+                (
+                    patched_prefix(first_offset, header[1], leader_epoch),
+                    memoryview(batch)[PATCHED_PREFIX_SIZE:],
+                ),
+                size,
+                last_offset,
+                max_timestamp,
+            )
+        except DiskError as error:
+            full_disk.refuse(self, header, error, now_ms)
+            raise
         if position == 0:
             self.set_roll_deadline()
         self.log_end_offset = last_offset + 1
@@ -221,13 +246,16 @@ class Log:
             self.unsynced.new_names = True
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """This log's leader is now in `leader_epoch`: its records begin at the log's end (KIP-279 wants this before any is there)."""
+        """This log's leader is now in `leader_epoch`: its records begin at the log's end (KIP-279 wants this before any is there).
+
+        Stored when the active segment is sealed, or at a clean stop: whatever else ends this process, the next one reads the
+        active segment and finds its epochs in the batches.
+        """
         self.epochs.assign(leader_epoch, self.log_end_offset)
-        if self.epochs.dirty:
-            self.store_epochs()
 
     def store_epochs(self) -> None:
-        self.unsynced.store_epochs(self.disk, self.directory, self.epochs)
+        if self.epochs.dirty:
+            self.unsynced.store_epochs(self.disk, self.directory, self.epochs)
 
     # ---- segments
 
@@ -243,16 +271,27 @@ class Log:
             active.created_ms = now_ms
             self.set_roll_deadline()
             return active
+        if self.unsynced.names_uncertain:
+            self.unsynced.make_names_durable(self.disk, self.directory)
+        self.store_epochs()
         active.seal()
         # Recovery replays the last segment from here. In the snapshot's name is the log's end: what it reflects.
         snapshot = files.snapshot_path(self.directory, base)
-        self.unsynced.add(write_snapshot(self.disk, snapshot, self.producers))
-        segment = Segment.create(self.disk, self.directory, base, self.config, now_ms=now_ms)
+        written = write_snapshot(self.disk, snapshot, self.producers)
+        try:
+            segment = Segment.create(self.disk, self.directory, base, self.config, now_ms=now_ms)
+        except DiskError:
+            written.close()
+            self.unsynced.new_names = True  # of a segment that was not to be: they must not come back
+            raise
+        self.unsynced.add(written)
         if self._rng is not None and self.config.segment_jitter_ms > 0:
             segment.jitter_ms = self._rng.randrange(
                 min(self.config.segment_jitter_ms, self.config.segment_ms) or 1
             )
         self.unsynced.segments.append(active)
+        if self.sealed is not None:
+            self.sealed[self.topic, self.partition] = None
         self.segments.append(segment)
         self._bases.append(base)
         self.active = segment
@@ -283,6 +322,7 @@ class Log:
         self.active = self.segments[-1]
         self.positions.clear()
         self._high_watermark_place = None
+        self.times_are_known = False
         self.set_roll_deadline()
 
     # ---- reading
@@ -385,6 +425,8 @@ class Log:
             )
         self.flush_ticket = None
         self._unflushed_since_ms = None
+        if ticket.settles_names:
+            self.unsynced.names_uncertain = False
         ticket.release()
         if ticket.end_offset > self.recovery_point:
             self.recovery_point = ticket.end_offset
@@ -409,13 +451,20 @@ class Log:
         """
         return retention.advance_log_start(self, offset)
 
-    def apply_retention(self, now_ms: int) -> Retained:
+    def apply_retention(self, now_ms: int, *, segments_max: int = _NEVER) -> Retained:
         """Take segments out of the log that time, size or log start let go. Their files leave after `log_start_is_durable`."""
-        return retention.apply(self, now_ms)
+        return retention.apply(self, now_ms, segments_max=segments_max)
 
     def log_start_is_durable(self, offset: int, now_ms: int) -> None:
         """A checkpoint holds this log start: files of segments below it may go."""
-        retention.release_files(self, offset, now_ms)
+        snapshot = retention.kept_producers(self, offset)
+        if snapshot is not None:
+            retention.keep_producers(self, snapshot)
+        release = retention.release(self, offset, now_ms)
+        while release is not None:
+            release.run()
+            release.finish()
+            release = retention.release(self, offset, now_ms)
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """Files whose `file.delete.delay.ms` is over: whoever takes them removes them, in a thread of its choice."""
@@ -442,11 +491,13 @@ class Log:
             segment.config = config
         self.set_roll_deadline()
 
-    def set_topic_id(self, topic_id: bytes) -> None:
-        """Write `partition.metadata`; durable when it returns."""
-        path = files.join(self.directory, files.PARTITION_METADATA)
-        checkpoints.write_partition_metadata(self.disk, path, topic_id)
+    def set_topic_id(self, topic_id: bytes, names_above: DirectoryNames) -> None:
+        """Write `partition.metadata`. Durable with the next flush; half of it is taken for none, and written again."""
+        checkpoints.write_partition_metadata(
+            self.disk, files.join(self.directory, files.PARTITION_METADATA), topic_id
+        )
         self.topic_id = topic_id
+        self.unsynced.begin(names_above)
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
@@ -455,30 +506,57 @@ class Log:
         """The partition's directory was renamed, on its way out: a flush under way need not succeed any more."""
         if self.flush_ticket is not None:
             self.flush_ticket.abandoned = True
+        if self.swap is not None:
+            self.swap.abandon()
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)
 
+    @property
+    def is_short(self) -> bool:
+        """All there is are a few batches in one segment: reading them again is as quick as reading what could be derived from them."""
+        active = self.active
+        # The same measure as `Segment.may_be_unindexed` takes: who opens the log must come to the same answer.
+        fits = active.size <= self.config.index_interval_bytes
+        return len(self.segments) == 1 and active.base_offset == 0 and active.unindexed and fits
+
     def close_cleanly(self) -> None:
         """Make everything durable, with a producer snapshot at the log's end, so that the next start reads next to nothing."""
+        if self.swap is not None:
+            self.swap.end()
         if (
             self.log_end_offset == 0
         ):  # never written to: recovery of an empty log is as quick as reading its files
+            self.close()
+            return
+        if self.is_short:
+            if self.epochs.dirty and self.disk.exists(
+                files.join(self.directory, files.LEADER_EPOCH_CHECKPOINT)
+            ):
+                self.store_epochs()  # a truncation has written it: it must not contradict the batches
+            self.flush()
             self.close()
             return
         snapshot = files.snapshot_path(self.directory, self.log_end_offset)
         if self.dirty or not self.disk.exists(
             snapshot
         ):  # otherwise nothing has happened since the last clean stop or roll
-            self.active.seal()
+            try:
+                self.store_epochs()
+                self.active.seal()
+                self.unsynced.add(write_snapshot(self.disk, snapshot, self.producers))
+            except DiskError as error:
+                if not error.out_of_space:  # otherwise the next start reads a little more
+                    raise
             for file in self.active.all_files()[1:]:
                 self.unsynced.add(file)
-            self.unsynced.add(write_snapshot(self.disk, snapshot, self.producers))
             self.flush()
         self.close()
 
     def close(self) -> None:
         """Let go of the files without promising anything."""
+        if self.swap is not None:
+            self.swap.abandon()
         for segment in (*self.segments, *self.doomed):
             segment.close()
         self.unsynced.close()

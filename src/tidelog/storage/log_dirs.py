@@ -7,6 +7,7 @@ because a checkpoint or marker is damaged (I6).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,12 +16,15 @@ from tidelog.ports import Rng
 from tidelog.storage import checkpoints, files
 from tidelog.storage.checkpoints import MetaProperties, TopicPartition
 from tidelog.storage.disk import DirLock, Disk, DiskError, write_file_atomically
+from tidelog.storage.disk_space import SpaceGuard
 
 CHECKPOINTS: Final = (
     files.RECOVERY_POINT_CHECKPOINT,
     files.LOG_START_OFFSET_CHECKPOINT,
     files.HIGH_WATERMARK_CHECKPOINT,
 )
+# What syncing a directory says that belongs to somebody else, or whose file system keeps nothing.
+_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
 
 
 class LogDirError(TidelogError):
@@ -29,8 +33,8 @@ class LogDirError(TidelogError):
 
 class LogDir:
     __slots__ = (
-        "_disk", "_lock", "_written", "broker_epoch", "clean", "error", "in_checkpoints", "meta", "offsets", "path",
-        "warnings",
+        "_disk", "_lock", "_written", "broker_epoch", "clean", "error", "in_checkpoints", "kept", "meta", "offsets", "path",
+        "space", "warnings",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -38,12 +42,15 @@ class LogDir:
         self._lock: DirLock | None = None
         self._written: dict[str, bytes] = {}
         self.path = path
+        self.space = SpaceGuard(disk, path)
         self.meta: MetaProperties | None = None
         self.clean = False
         self.broker_epoch = -1  # of the broker that stopped cleanly here
         self.offsets: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
         # Every partition that a checkpoint on disk may speak of.
         self.in_checkpoints: set[TopicPartition] = set()
+        # What the checkpoints said of partitions that are lost or cannot be opened, by file: the next ones say it again.
+        self.kept: dict[TopicPartition, dict[str, int]] = {}
         self.error: Exception | None = None
         self.warnings: list[str] = []
 
@@ -54,11 +61,21 @@ class LogDir:
     def acquire(self) -> None:
         """Create the directory if need be, and lock it."""
         self._disk.make_dirs(self.path)
+        self._make_name_durable()
         self._lock = self._disk.lock(self._path(files.LOCK))
         if self._lock is None:
             raise LogDirError(
                 f"{self.path} is in use by another broker. Stop that one, or give this one another directory"
             )
+
+    def _make_name_durable(self) -> None:
+        """Whoever made the directory, a broker that was killed or a person a moment ago, may not have: all that is stored needs its name."""
+        above = self.path.rpartition("/")[0] or ("/" if self.path.startswith("/") else ".")
+        try:
+            self._disk.sync_dir(above)
+        except DiskError as error:
+            if error.errno not in _NOT_OURS:
+                raise
 
     def read_meta(self) -> None:
         try:
@@ -98,6 +115,8 @@ class LogDir:
             self._disk.sync_dir(self.path)
 
     def read_checkpoints(self) -> None:
+        # A killed process may have put them there a moment ago. What is believed now must be what the next start finds, too.
+        self._disk.sync_dir(self.path)
         for name in CHECKPOINTS:
             try:
                 offsets = checkpoints.read_offsets(self._disk, self._path(name))
@@ -107,6 +126,13 @@ class LogDir:
                 offsets = None
             self.offsets[name] = offsets or {}
             self.in_checkpoints.update(self.offsets[name])
+
+    def keep(self, key: TopicPartition) -> int:
+        """Do not forget what the checkpoints say of a partition; returns the largest offset in it."""
+        lines = {name: offsets[key] for name, offsets in self.offsets.items() if key in offsets}
+        if lines:
+            self.kept[key] = lines
+        return max(lines.values(), default=0)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Durable when it returns; in any thread, but one at a time. Nothing is written if nothing changed."""

@@ -11,36 +11,50 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
-from tidelog.errors import CorruptDataError
 from tidelog.internal_topics import CLUSTER_METADATA
 from tidelog.ports import Clock, Rng
-from tidelog.storage import checkpoints, files
+from tidelog.storage import files
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.disk import Disk, DiskError
+from tidelog.storage.disk_space import SpaceGuard
 from tidelog.storage.lifecycle import Creation, Disposal, Removal
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_dirs import LogDir, LogDirError, agree_on_cluster_id, read_all
+from tidelog.storage.log_flush import DirectoryNames
+from tidelog.storage.log_loading import (
+    FLUSHES_AT_ONCE,
+    NO_TOPIC_ID,
+    Loading,
+    Progress,
+    RunAll,
+    TopicIdOf,
+    drain,
+    find_partitions,
+    one_after_another,
+)
 from tidelog.storage.manager_checkpoint import Checkpoint
 from tidelog.storage.recovery import open_log
 
-_LOGS_PER_TICK: Final = 200  # retention looks at the logs in slices, so that no turn of the loop is long
+_LOGS_PER_SLICE: Final = 20  # retention looks at the logs in slices, so that no turn of the loop is long
+_SEGMENTS_PER_SLICE: Final = 50
+_SLICES_PER_TICK: Final = 10
 _DEFAULT_CONFIG: Final = LogConfig()
-
-Progress = Callable[[int, int, Log], None]
-TopicIdOf = Callable[[str], bytes | None]
-RunAll = Callable[[Sequence[Callable[[], None]]], None]
-
-
-def _one_after_another(jobs: Sequence[Callable[[], None]]) -> None:
-    for job in jobs:
-        job()
+_METADATA_CONFIG: Final = LogConfig(delete_policy=False)  # only a snapshot lets its records go
 
 
 def _default_config(topic: str) -> LogConfig:
     return _DEFAULT_CONFIG
+
+
+class Lost(NamedTuple):
+    """A partition that a checkpoint knows up to an offset, and whose directory is gone."""
+
+    log_dir: str
+    offset: int
 
 
 class LogManager:
@@ -80,6 +94,8 @@ class LogManager:
         self._with_deleted_files: dict[TopicPartition, None] = {}
         self._doomed_dirs: list[tuple[int, str]] = []
         self._checkpoint: Checkpoint | None = None
+        self._names: dict[str, DirectoryNames] = {}
+        self._sealed: dict[TopicPartition, None] = {}
 
     # ---- opening
 
@@ -107,95 +123,51 @@ class LogManager:
             self.warnings.extend(directory.warnings)
         self._retention_due_ms = self._clock.wall_ms() + self._retention_check_interval_ms
 
-    def load(self, progress: Progress | None = None, *, topic_id_of: TopicIdOf | None = None) -> None:
-        """Open every partition's log. `topic_id_of` tells a topic's id: of two logs of one partition, the other is set aside."""
+    def load(
+        self,
+        progress: Progress | None = None,
+        *,
+        topic_id_of: TopicIdOf | None = None,
+        run_all: RunAll = one_after_another,
+        workers_per_dir: int = 1,
+    ) -> None:
+        """Open every partition's log. `topic_id_of` tells a topic's id: of two logs of one partition, the other is set aside.
+
+        `run_all` may run them in several threads, `workers_per_dir` of which open logs of the same directory; `progress` is called in those.
+        """
+        configs: dict[str, LogConfig] = {}
+
+        def open_one(directory: LogDir, key: TopicPartition) -> Log:
+            config = configs.get(key[0])
+            if config is None:
+                config = configs[key[0]] = self._config_for(key[0])
+            log = self._open_log(directory, key, config)
+            topic_id = topic_id_of(key[0]) if topic_id_of is not None else None
+            if topic_id is not None and log.topic_id == NO_TOPIC_ID:
+                log.set_topic_id(topic_id, self._names_in(directory.path))
+            return log
+
         try:
-            found = self._find_partitions(topic_id_of)
-            total = sum(len(keys) for _, keys in found)
-            for directory, keys in found:
-                self._load(directory, keys, progress, total)
+            found = find_partitions(self._disk, self.dirs, self._rng, topic_id_of)
+            self.warnings.extend(found.warnings)
+            self._doomed_dirs.extend((0, path) for path in found.doomed)
+            for directory in self.dirs:
+                self._names_in(directory.path)
+            loading = Loading(found, open_one, progress, workers_per_dir=workers_per_dir)
+            run_all(loading.opening)
+            run_all(loading.flushing())
+            for log in loading.opened.values():
+                self.adopt(log)
+            self.failed_logs.update(loading.corrupt)
+            for key in loading.corrupt:
+                for directory in self.dirs:
+                    directory.keep(key)
+            for path, failure in loading.failures.items():
+                self.fail_dir(path, failure)
             self._check_some_online()
         except Exception:
             self.release_locks()
             raise
-
-    def _find_partitions(self, topic_id_of: TopicIdOf | None) -> list[tuple[LogDir, list[TopicPartition]]]:
-        places: dict[TopicPartition, list[LogDir]] = {}
-        for directory in self.dirs:
-            if not directory.online:
-                continue
-            try:
-                for key in self._list_partitions(directory):
-                    places.setdefault(key, []).append(directory)
-            except DiskError as error:
-                directory.error = error
-        found: dict[str, list[TopicPartition]] = {directory.path: [] for directory in self.dirs}
-        for key, directories in places.items():
-            directory = (
-                directories[0] if len(directories) == 1 else self._choose(key, directories, topic_id_of)
-            )
-            found[directory.path].append(key)
-        return [(directory, found[directory.path]) for directory in self.dirs if directory.online]
-
-    def _choose(
-        self, key: TopicPartition, directories: list[LogDir], topic_id_of: TopicIdOf | None
-    ) -> LogDir:
-        """The directory whose log belongs to the topic; the others hold an earlier topic of its name."""
-        wanted = topic_id_of(key[0]) if topic_id_of is not None else None
-        ids = [self._topic_id_in(directory, key) for directory in directories]
-        if wanted is None or ids.count(wanted) != 1:
-            raise LogDirError(
-                f"{key[0]}-{key[1]} is in more than one log directory: "
-                + ", ".join(directory.path for directory in directories)
-                + ". Only you can know which one is right: move the others away"
-            )
-        for directory, topic_id in zip(directories, ids, strict=True):
-            if topic_id != wanted:
-                name = files.marked_dir_name(*key, self._rng.randbytes(16), files.STRAY_DIR)
-                self._disk.rename(files.partition_dir(directory.path, *key), files.join(directory.path, name))
-                self._disk.sync_dir(directory.path)
-                self.warnings.append(
-                    f"{key[0]}-{key[1]} in {directory.path} is of an earlier topic of that name; it is kept as {name}"
-                )
-        return directories[ids.index(wanted)]
-
-    def _topic_id_in(self, directory: LogDir, key: TopicPartition) -> bytes | None:
-        path = files.join(files.partition_dir(directory.path, *key), files.PARTITION_METADATA)
-        return checkpoints.read_partition_metadata(self._disk, path)
-
-    def _list_partitions(self, directory: LogDir) -> list[TopicPartition]:
-        """Partitions to load; what waits for deletion is scheduled, what was set aside stays."""
-        keys = []
-        for name in self._disk.list_dir(directory.path):
-            path = files.join(directory.path, name)
-            parsed = files.parse_partition_dir(name)
-            if parsed is None or not self._disk.is_dir(path):
-                continue
-            if parsed.suffix == files.DELETE_DIR:
-                self._doomed_dirs.append((0, path))
-            elif parsed.suffix:
-                self.warnings.append(
-                    f"{path} is set aside ({parsed.suffix}); it is neither loaded nor deleted"
-                )
-            elif parsed.topic != CLUSTER_METADATA:
-                keys.append((parsed.topic, parsed.partition))
-        return keys
-
-    def _load(
-        self, directory: LogDir, keys: Iterable[TopicPartition], progress: Progress | None, total: int
-    ) -> None:
-        for key in keys:
-            try:
-                log = self._open_log(directory, key, self._config_for(key[0]))
-            except CorruptDataError as error:
-                self.failed_logs[key] = error
-                continue
-            except DiskError as error:
-                self.fail_dir(directory.path, error)
-                return
-            self.logs[key] = log
-            if progress is not None:
-                progress(len(self.logs) + len(self.failed_logs), total, log)
 
     def _open_log(self, directory: LogDir, key: TopicPartition, config: LogConfig) -> Log:
         offsets = directory.offsets
@@ -210,36 +182,48 @@ class LogManager:
             recovery_point=max(0, offsets[files.RECOVERY_POINT_CHECKPOINT].get(key, 0)),
             log_start_offset=max(0, offsets[files.LOG_START_OFFSET_CHECKPOINT].get(key, 0)),
             high_watermark=offsets[files.HIGH_WATERMARK_CHECKPOINT].get(key, 0),
+            names_above=self._names_in(directory.path),
         )
 
-    def open_metadata_log(self, config: LogConfig = _DEFAULT_CONFIG) -> Log:
+    def _names_in(self, path: str) -> DirectoryNames:
+        """Shared by all logs of a directory."""
+        names = self._names.get(path)
+        if names is None:
+            names = self._names[path] = DirectoryNames(self._disk, path)
+        return names
+
+    def open_metadata_log(self, config: LogConfig = _METADATA_CONFIG) -> Log:
         """The controller's log, `__cluster_metadata-0`, in the first directory. It is checkpointed with the others, but is not in
         `logs`, and neither retention nor `delete` touches it.
         """
         key = (CLUSTER_METADATA, 0)
         if key not in self.internal_logs:
             if not self.dirs[0].online:
-                raise LogDirError(f"{self.dirs[0].path}, which holds the metadata log, is offline")
-            self.internal_logs[key] = self._open_log(self.dirs[0], key, config)
+                raise LogDirError(
+                    f"log directory {self.dirs[0].path}, which holds the metadata log, cannot be used: {self.dirs[0].error}"
+                )
+            log = self.internal_logs[key] = self._open_log(self.dirs[0], key, config)
+            log.space = SpaceGuard(path=self.dirs[0].path)  # never refuses: the reserve is for its records
         return self.internal_logs[key]
 
     # ---- partitions come and go
 
     def plan_creation(self, wanted: Sequence[tuple[TopicPartition, bytes, LogConfig]]) -> list[Creation]:
-        """Choose a directory for each new partition (key, topic id, settings): the one with the fewest."""
+        """Choose a directory for each new partition (key, topic id, settings): the one with the fewest that has room."""
         counts = {directory.path: 0 for directory in self.dirs if directory.online}
         if not counts:
             raise LogDirError("every log directory is offline")
         if len(counts) > 1:
             for log in self.logs.values():
                 counts[files.parent(log.directory)] += 1
+        full = {directory.path for directory in self.dirs if not directory.space.has_room}
         creations = []
         for key, topic_id, config in wanted:
             if key in self.logs or key in self.failed_logs:
                 raise ValueError(
                     f"{key[0]}-{key[1]} is there already: {self.logs.get(key) or self.failed_logs[key]}"
                 )
-            path = min(counts, key=counts.__getitem__)
+            path = min(counts, key=lambda path: (path in full, counts[path]))
             counts[path] += 1
             creations.append(
                 Creation(
@@ -251,12 +235,15 @@ class LogManager:
                     now_ms=self._clock.wall_ms(),
                     rng=self._rng,
                     name_reused=key in self.dir_of(path).in_checkpoints,
+                    names_above=self._names_in(path),
                 )
             )
         return creations
 
     def adopt(self, log: Log) -> None:
-        """Take a log that a `Creation` made into the books."""
+        """Take a log into the books."""
+        log.space = self.dir_of(files.parent(log.directory)).space
+        log.sealed = self._sealed
         self.logs[log.topic, log.partition] = log
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -306,12 +293,51 @@ class LogManager:
 
         One at a time. DeleteRecords is answered after it, and retention lets files go after it.
         """
+        checkpoint = self.begin_checkpoint()
+        checkpoint.take()
+        return checkpoint
+
+    def begin_checkpoint(self) -> Checkpoint:
+        """The same for whoever does the loop's part of it in slices: `taking` comes first."""
         if self._checkpoint is not None:
             raise RuntimeError("a checkpoint is under way; finish it first")
         online = [directory for directory in self.dirs if directory.online]
         everything = [*self.logs.items(), *self.internal_logs.items()]
         self._checkpoint = Checkpoint(self, online, everything)
         return self._checkpoint
+
+    def has(self, key: TopicPartition, log: Log) -> bool:
+        """This very log is in the books."""
+        return self.logs.get(key) is log or self.internal_logs.get(key) is log
+
+    @property
+    def has_stale_checkpoints(self) -> bool:
+        """A checkpoint on disk may speak of a partition that is neither here nor lost."""
+        return any(
+            not directory.in_checkpoints
+            <= self.logs.keys() | self.internal_logs.keys() | directory.kept.keys()
+            for directory in self.dirs
+            if directory.online
+        )
+
+    def lost(self, key: TopicPartition) -> Lost | None:
+        """A partition without a directory: what the checkpoints knew of it when the broker started. What they know is kept (I6)."""
+        for directory in self.dirs:
+            if directory.online and (offset := directory.keep(key)) > 0:
+                return Lost(directory.path, offset)
+        return None
+
+    def forget_start(self) -> None:
+        """Every partition is opened or known to be lost: nobody asks any more what the checkpoints said when the broker started."""
+        for directory in self.dirs:
+            directory.offsets = {name: {} for name in directory.offsets}
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """The topic is deleted: nothing needs to be known of its partitions that could not be opened."""
+        for key in keys:
+            self.failed_logs.pop(key, None)
+            for directory in self.dirs:
+                directory.kept.pop(key, None)
 
     def checkpoint_finished(self, checkpoint: Checkpoint) -> None:
         """For `Checkpoint.finish`."""
@@ -322,21 +348,52 @@ class LogManager:
     # ---- housekeeping
 
     def tick(self, now_ms: int) -> int:
-        """Retention for the logs whose turn it is. Returns the segments let go; their files follow through `disposal`."""
-        if now_ms >= self._retention_due_ms and not self._retention_queue:
-            self._retention_queue.extend(self.logs)
-            self._retention_due_ms = now_ms + self._retention_check_interval_ms
+        """Retention for some of the logs whose turn it is. Returns the segments let go; their files follow through `disposal`."""
         segments = 0
-        for _ in range(min(_LOGS_PER_TICK, len(self._retention_queue))):
-            log = self.logs.get(self._retention_queue.popleft())
-            if log is not None:
-                segments += self._housekeep(log, now_ms)
+        for _ in range(_SLICES_PER_TICK):
+            slice_segments = self.retain_some(now_ms)
+            if slice_segments is None:
+                break
+            segments += slice_segments
         return segments
 
-    def _housekeep(self, log: Log, now_ms: int) -> int:
+    def retain_some(self, now_ms: int) -> int | None:
+        """A part of what `tick` does, so small that a turn of the loop stays short. None: there is nothing to do."""
+        queue = self._retention_queue
+        if now_ms >= self._retention_due_ms and not queue:
+            queue.extend(self.logs)
+            self._retention_due_ms = now_ms + self._retention_check_interval_ms
+        if not queue:
+            return None
+        segments = 0
+        for _ in range(min(_LOGS_PER_SLICE, len(queue))):
+            key = queue.popleft()
+            log = self.logs.get(key)
+            if log is not None:
+                segments += self._housekeep(key, log, now_ms, _SEGMENTS_PER_SLICE - segments)
+            if segments >= _SEGMENTS_PER_SLICE:
+                break
+        return segments
+
+    def take_sealed(self) -> list[TopicPartition]:
+        """Logs that have sealed a segment since the last call: to be synced soon, whatever the durability."""
+        sealed = list(self._sealed)
+        self._sealed.clear()
+        return sealed
+
+    def space_news(self, now_ms: int) -> list[str]:
+        """Lines for the broker's log about directories that have become full, or have room again."""
+        return [
+            line for directory in self.dirs if directory.online and (line := directory.space.news(now_ms))
+        ]
+
+    def _housekeep(self, key: TopicPartition, log: Log, now_ms: int, segments_max: int) -> int:
         try:
             log.expire_producers(now_ms)
-            return log.apply_retention(now_ms).segments
+            retained = log.apply_retention(now_ms, segments_max=segments_max)
+            if retained.more:
+                self._retention_queue.appendleft(key)
+            return retained.segments
         except DiskError as error:
             self.fail_dir(files.parent(log.directory), error)
             return 0
@@ -349,7 +406,7 @@ class LogManager:
         """Files and directories whose `file.delete.delay.ms` is over. They are out of the books whether `run` succeeds or not."""
         due_files: list[str] = []
         for key in list(self._with_deleted_files):
-            log = self.logs.get(key)
+            log = self.logs.get(key) or self.internal_logs.get(key)
             if log is not None:
                 due_files += log.take_due_files(now_ms)
             if log is None or not log.deferred_deletes:
@@ -391,6 +448,11 @@ class LogManager:
         """Every directory carried the marker of a clean stop when it was opened."""
         return all(directory.clean for directory in self.dirs)
 
+    def keep_free(self, reserve_bytes: int) -> None:
+        """How much of each directory's volume records may not use; the metadata log may (see `SpaceGuard`)."""
+        for directory in self.dirs:
+            directory.space.keep_free(reserve_bytes)
+
     def dir_of(self, path: str) -> LogDir:
         for directory in self.dirs:
             if directory.path == path:
@@ -405,6 +467,10 @@ class LogManager:
         lost = [key for key, log in self.logs.items() if files.parent(log.directory) == path]
         for key in lost:
             self.logs.pop(key).close()
+        # What waits for deletion there is left alone, too: the next start sees to it.
+        self._doomed_dirs = [
+            (due_ms, doomed) for due_ms, doomed in self._doomed_dirs if files.parent(doomed) != path
+        ]
         return lost
 
     def _check_some_online(self) -> None:
@@ -416,7 +482,7 @@ class LogManager:
     # ---- closing
 
     def close(
-        self, *, clean: bool = True, broker_epoch: int = -1, run_all: RunAll = _one_after_another
+        self, *, clean: bool = True, broker_epoch: int = -1, run_all: RunAll = one_after_another
     ) -> None:
         """With `clean`, everything is made durable and marked so. Without, files are let go as after a crash. Never raises
         for a directory that fails on the way: that one gets no marker. `run_all` may close the logs in several threads.
@@ -440,12 +506,16 @@ class LogManager:
             for _, log in held:
                 if log.flushing:
                     raise RuntimeError(f"a flush of {log.name} is under way: finish it before closing")
-            run_all([log.close_cleanly for _, log in held])
+            queue = deque(log for _, log in held)
+            run_all([partial(_close_all, queue)] * min(FLUSHES_AT_ONCE, len(queue)))
             checkpoint = Checkpoint(self, [directory], held)
+            checkpoint.take()
             checkpoint.run()
-            for _, log in held if directory.path not in checkpoint.errors else ():
+            for failure in checkpoint.errors.values():
+                raise failure
+            for _, log in held:
                 log.recovery_point_is_durable(log.truncation_count)
-            if directory.path not in checkpoint.errors and not self._has_failed_logs(directory):
+            if not self._has_failed_logs(directory):
                 directory.write_clean_marker(broker_epoch)
         except DiskError as error:
             self.fail_dir(directory.path, error)
@@ -457,3 +527,8 @@ class LogManager:
     def release_locks(self) -> None:
         for directory in self.dirs:
             directory.release()
+
+
+def _close_all(queue: deque[Log]) -> None:
+    for log in drain(queue):
+        log.close_cleanly()

@@ -3,6 +3,9 @@
 Owns the way from an offset to a file range. A range never reaches past the end offset the caller names (high watermark or last stable
 offset), starts with a whole batch and, where the index makes it cheap, ends with one. It never reads records: the bytes go to the
 socket from the file (D2). Reading changes nothing but the memory of positions.
+
+Bytes that recovery or scrub found damaged are never in a range (I2): a read ends before them, and one that begins at them fails. What is
+damaged and not yet known as such is sent, and fails its CRC at the client; a length or an offset that lies must not do worse here.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import CorruptDataError, RequestError
-from tidelog.records.batch import HEADER_SIZE, read_header
+from tidelog.records.batch import CURRENT_MAGIC, HEADER_SIZE, MAGIC_OFFSET, read_header
 from tidelog.storage.batch_scan import scan_headers
+from tidelog.storage.damage import readable_end
 from tidelog.storage.disk import FileRange
 from tidelog.wire.error_codes import ErrorCode
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from tidelog.storage.segment import Segment
 
 _REMEMBERED_POSITIONS: Final = 64
+_MAGIC: Final = bytes((CURRENT_MAGIC,))
 _WALK_BYTES: Final = 64 << 10  # up to here walking over headers is as cheap as asking the index
 
 
@@ -71,10 +76,13 @@ def read(log: Log, start_offset: int, max_bytes: int, *, end_offset: int, min_on
         return LogRead(None, start_offset, start_offset, start_offset)
     segment, position = place
     limit, limit_offset = _readable_end(log, segment, end_offset)
+    if segment.damage is not None:
+        limit, limit_offset = readable_end(segment.damage, position, limit, limit_offset)
     if position >= limit:
         return LogRead(None, start_offset, start_offset, start_offset)
     if limit - position <= max_bytes:
-        _remember_end(log, segment, limit, limit_offset)
+        if segment.damage is None:  # otherwise the next offset may stand behind what is damaged
+            _remember_end(log, segment, limit, limit_offset)
         found = FileRange(segment.file, position, limit - position)
         return LogRead(found, start_offset, limit_offset, limit_offset, segment.base_offset, position)
     return _cut_read(log, segment, position, limit, limit_offset, start_offset, max_bytes, min_one_batch)
@@ -155,7 +163,7 @@ def _cut_read(
     min_one_batch: bool,
 ) -> LogRead:
     """More is there than may be sent: end at a batch boundary if one can be found cheaply, never inside the first batch."""
-    first_size = read_header(segment.file.read_at(HEADER_SIZE, position)).size
+    first_size = _size_at(segment, position, limit)
     if first_size > max_bytes:
         if not min_one_batch:
             return LogRead(None, start_offset, start_offset, start_offset)
@@ -164,27 +172,49 @@ def _cut_read(
         end = _walk_to_boundary(segment, position, position + max_bytes)
     else:
         end = segment.batch_boundary(position + first_size - 1, position + max_bytes)
-    next_offset: int | None = None
+    next_offset = None if end is None else limit_offset
+    if end is not None and end < limit:
+        next_offset = _offset_at(segment, end, start_offset, limit_offset)
+        if next_offset is not None:
+            log.positions.remember(next_offset, segment, end)
     if end is None:
         end = position + max_bytes
-    elif end < limit:
-        next_offset = segment.base_offset_at(end)
-        log.positions.remember(next_offset, segment, end)
-    else:
-        next_offset = limit_offset
     found = FileRange(segment.file, position, end - position)
     upper_offset = limit_offset if next_offset is None else next_offset
     return LogRead(found, start_offset, next_offset, upper_offset, segment.base_offset, position)
 
 
+def _size_at(segment: Segment, position: int, limit: int) -> int:
+    """Size of the batch at `position`. One that claims more than a reader may see is damaged: sent, it would show what is not committed."""
+    raw = segment.file.read_at(HEADER_SIZE, position)
+    size = read_header(raw).size if len(raw) == HEADER_SIZE else 0
+    if not HEADER_SIZE <= size <= limit - position:
+        raise CorruptDataError(
+            f"{segment.file.path}: the batch at position {position} claims {size} bytes, {limit - position} may be read"
+        )
+    return size
+
+
+def _offset_at(segment: Segment, position: int, start_offset: int, limit_offset: int) -> int | None:
+    """Base offset of the batch that the index says begins at `position`. None: it lies, and must not be remembered."""
+    raw = segment.file.read_at(MAGIC_OFFSET + 1, position)
+    offset = int.from_bytes(raw[:8], "big")
+    is_batch = raw[MAGIC_OFFSET:] == _MAGIC and start_offset < offset <= limit_offset
+    return offset if is_batch else None
+
+
 def _walk_to_boundary(segment: Segment, position: int, limit: int) -> int:
     end = position
-    for at, header in scan_headers(
-        segment.file, position, segment.size, chunk_bytes=limit - position + HEADER_SIZE
-    ):
-        if at + header.size > limit:
-            break
-        end = at + header.size
+    try:
+        for at, header in scan_headers(
+            segment.file, position, segment.size, chunk_bytes=limit - position + HEADER_SIZE
+        ):
+            if at + header.size > limit:
+                break
+            end = at + header.size
+    except CorruptDataError:
+        if end == position:
+            raise
     return end
 
 

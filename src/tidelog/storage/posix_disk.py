@@ -22,10 +22,15 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
-from tidelog.storage.disk import Buffer, DirLock, DiskError
+from tidelog.storage.disk import SYNC, SYNC_DIRECTORY, Buffer, DirLock, DiskError
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+_RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # without it nothing is ever found cold
+_PROBE: Final = bytearray(1)
+_PROBE_BYTES: Final = 256 * 1024  # the kernel reads ahead in larger steps than this
+_WARM_BYTES: Final = 256 * 1024
 _HAND_STEPS: Final = 64  # how many descriptors one eviction looks at before the limit gives way
+_SYNCED_AT_ONCE: Final = 8  # when nothing else can be closed
 
 
 class PosixFile:
@@ -88,6 +93,34 @@ class PosixFile:
                 raise DiskError("read", self._path, error) from error
         return data
 
+    def is_cached(self, count: int, position: int, /) -> bool:
+        with self._lock:
+            fd = self._fd if self._fd >= 0 else self._reopen()
+            probes = range(position, position + count, _PROBE_BYTES)
+            try:
+                for probe in (*probes, position + count - 1):
+                    os.preadv(fd, (_PROBE,), probe, _RWF_NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                pass  # this file system cannot say, or it fails: the read itself will tell
+        return True
+
+    def warm(self, count: int, position: int, /) -> None:
+        fd = self.pin()
+        try:
+            scratch = bytearray(min(count, _WARM_BYTES))
+            end = position + count
+            while position < end:
+                read = os.preadv(fd, (memoryview(scratch)[: end - position],), position)
+                if read == 0:
+                    return
+                position += read
+        except OSError as error:
+            raise DiskError("read", self._path, error) from error
+        finally:
+            self.unpin()
+
     def write_at(self, buffers: Sequence[Buffer], position: int, /) -> int:
         with self._lock:
             fd = self._fd
@@ -123,7 +156,7 @@ class PosixFile:
                     errno.EIO,
                     "an earlier sync of this file failed; its unsynced data is lost (never retried)",
                 )
-                raise DiskError("sync", self._path, cause)
+                raise DiskError(SYNC, self._path, cause)
             fd = self._fd if self._fd >= 0 else self._reopen()
             self._pins += 1
             covered = self._written
@@ -139,8 +172,16 @@ class PosixFile:
                 self._synced = covered
             self._drop_pin()
         if failure is not None:
-            raise DiskError("sync", self._path, failure) from failure
+            raise DiskError(SYNC, self._path, failure) from failure
         self._disk._keep_limit()  # clean again, so it may be closed
+
+    def forget_cached(self) -> None:
+        with self._lock:
+            fd = self._fd if self._fd >= 0 else self._reopen()
+            try:
+                _drop_clean_pages(fd)
+            except OSError as error:
+                raise DiskError("fadvise", self._path, error) from error
 
     def moved_to(self, path: str, /) -> None:
         with self._lock:
@@ -152,6 +193,13 @@ class PosixFile:
             self._pins += 1
             self._touched = True
             return fd
+
+    def pin_if_open(self) -> bool:
+        with self._lock:
+            if self._fd < 0:
+                return False
+            self._pins += 1
+            return True
 
     def unpin(self) -> None:
         with self._lock:
@@ -179,6 +227,18 @@ class PosixFile:
         self._touched = True
         self._disk._admit(self)
         return self._fd
+
+    def _sync_in_place(self) -> bool:
+        """A failure is remembered: whoever syncs the file next hears of it (I7)."""
+        if self._broken:
+            return False
+        try:
+            _sync_data(self._fd)
+        except OSError:
+            self._broken = True
+            return False
+        self._synced = self._written
+        return True
 
     def _close_descriptor(self) -> None:
         if self._fd >= 0:
@@ -271,6 +331,20 @@ class PosixDisk:
                 raise DiskError("mkdir", directory, error) from error
             self.sync_dir(os.path.dirname(directory) or ".")
 
+    def make_dir(self, path: str, /) -> bool:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not self.is_dir(path):
+                raise DiskError("mkdir", path, OSError(errno.ENOTDIR, "a file is in the way")) from None
+            return False
+        except OSError as error:
+            raise DiskError("mkdir", path, error) from error
+        return True
+
+    def make_file(self, path: str, /) -> None:
+        os.close(self._open_descriptor(path, os.O_RDWR | os.O_CREAT))
+
     def rename(self, source: str, target: str, /) -> None:
         try:
             os.replace(source, target)
@@ -301,7 +375,7 @@ class PosixDisk:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise DiskError("sync directory", path, error) from error
+            raise DiskError(SYNC_DIRECTORY, path, error) from error
         finally:
             os.close(fd)
 
@@ -340,10 +414,14 @@ class PosixDisk:
             flags = os.O_RDONLY
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if flags & os.O_CREAT:  # its directory is gone: removed, or not mounted any more
+                raise DiskError("open", path, error) from error
             raise
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._shrink(self._open_count // 2):
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._make_room(
+                steps=2 * len(self._hand)
+            ):
                 raise DiskError("open", path, error) from error
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
@@ -359,6 +437,8 @@ class PosixDisk:
     def _keep_limit(self) -> None:
         if self._open_count > self.max_open_files:
             self._shrink(self.max_open_files)
+            if self._open_count > self.max_open_files * 3 // 2:
+                self._make_room(steps=4 * _HAND_STEPS)
 
     def _forget(self) -> None:
         # The file stays in the hand's queue until the hand passes it: finding it there would cost a search.
@@ -367,11 +447,33 @@ class PosixDisk:
             if len(self._hand) > 2 * self._open_count + _HAND_STEPS:
                 self._hand = deque(file for file in self._hand if file._fd >= 0)
 
-    def _shrink(self, limit: int) -> bool:
+    def _make_room(self, *, steps: int) -> bool:
+        """Descriptors are running out, or are all gone. If they are held by unsynced files, some of these are synced, here and now: that
+        takes its time, but a directory must not go offline for want of a descriptor. True if any was closed.
+        """
+        if self._shrink(min(self._open_count, self.max_open_files) // 2, steps=steps):
+            return True
+        closed = 0
+        for _ in range(min(steps, len(self._hand))):
+            with self._guard:
+                file = self._hand.popleft()
+                self._hand.append(file)
+            if not file._lock.acquire(blocking=False):
+                continue
+            try:
+                if file._fd >= 0 and not file._pins and file._sync_in_place():
+                    file._close_descriptor()
+                    closed += 1
+            finally:
+                file._lock.release()
+            if closed == _SYNCED_AT_ONCE:
+                break
+        return closed > 0
+
+    def _shrink(self, limit: int, *, steps: int = _HAND_STEPS) -> bool:
         """Close files until `limit` are open or the hand has tried long enough. True if any was closed."""
         closed = 0
         with self._guard:
-            steps = max(_HAND_STEPS, 2 * (self._open_count - limit))
             while self._open_count > limit and steps > 0 and self._hand:
                 steps -= 1
                 file = self._hand.popleft()
@@ -419,6 +521,9 @@ def _write_all(fd: int, buffers: Sequence[Buffer], position: int) -> None:
 
 if sys.platform == "darwin":
 
+    def _drop_clean_pages(fd: int) -> None:
+        pass  # there is no such call
+
     def _sync_data(fd: int) -> None:
         # fsync on macOS leaves the bytes in the drive's cache; this asks for more.
         try:
@@ -426,6 +531,9 @@ if sys.platform == "darwin":
         except OSError:
             os.fsync(fd)  # a file system without it
 else:
+
+    def _drop_clean_pages(fd: int) -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _sync_data(fd: int) -> None:
         os.fdatasync(fd)

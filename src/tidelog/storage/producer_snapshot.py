@@ -18,7 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tidelog.errors import CorruptDataError
-from tidelog.storage.disk import Disk, File, read_file
+from tidelog.storage.disk import Disk, DiskError, File, read_file, write_file_atomically
 from tidelog.storage.producer_state import NO_OFFSET, BatchMetadata, ProducerEntry, is_expired
 
 VERSION: Final = 1
@@ -55,12 +55,25 @@ def decode_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
 def write_snapshot(disk: Disk, path: str, producers: Iterable[ProducerEntry]) -> File:
     """Write the file without waiting for the disk. The caller syncs file and directory when it next flushes, and closes it.
 
-    A crash before that leaves the file missing or torn, which the checksum shows.
+    A crash before that leaves the file missing or torn, which the checksum shows. One that is there already is never torn: it may be all
+    that is known of producers whose batches are gone. It stays if it says the same, and is replaced as a whole if it does not.
     """
     content = encode_snapshot(producers)
+    known = read_file(disk, path) if disk.exists(path) else b""
+    if known == content:
+        return disk.open(path)
+    if known:
+        write_file_atomically(disk, path, content)
+        return disk.open(path)
     file = disk.open(path, create=True)
-    file.truncate(0)
-    file.write_at((content,), 0)
+    try:
+        file.truncate(0)
+        file.write_at((content,), 0)
+    except DiskError as error:
+        file.close()
+        if error.out_of_space:
+            disk.remove(path)
+        raise
     return file
 
 

@@ -6,7 +6,8 @@ and refuses nothing, so a follower or a recovery that replays the leader's log a
 
 Rules, as Kafka 4 has them, for a batch of a client:
 
-    producer unknown here                        accepted with any sequence (its batches may be gone through retention)
+    producer unknown here                        accepted with any sequence (its batches may be gone through retention),
+                                                   unless its first batch found the disk full: then that one comes first
     epoch older than the remembered one          INVALID_PRODUCER_EPOCH
     same epoch, same first and last sequence     duplicate: answered with the offsets of the first time
       as one of the last five batches
@@ -38,6 +39,7 @@ NO_COORDINATOR: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _TRANSACTIONAL: Final = 0x10
 _MAX_PRODUCER_EPOCH: Final = 32767
+_REFUSED_MAX: Final = 1000  # producers whose first batch was refused that are remembered
 
 
 class Duplicate(NamedTuple):
@@ -117,14 +119,16 @@ class ProducerEntry:
 class ProducerState:
     """Single writer. `end_offset` is the log offset up to which batches are reflected here; the log moves it."""
 
-    __slots__ = ("_decided", "_first_unstable", "_open", "_producers", "_stale", "end_offset")
+    __slots__ = ("_decided", "_first_unstable", "_open", "_producers", "_refused", "_stale", "end_offset")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        # Producer id -> epoch and sequence of a first batch that the disk had no room for.
+        self._refused: dict[int, tuple[int, int]] = {}
         # First offset -> producer id of open transactions. The log grows at its end, so insertion order is offset order.
         self._open: dict[int, int] = {}
         # Ended transactions whose marker is not below the high watermark yet, in the order of their markers.
-        self._decided: deque[CompletedTransaction] = deque()
+        self._decided: list[CompletedTransaction] = []
         self._first_unstable: int | None = None
         self._stale = False
         self.end_offset = 0
@@ -144,6 +148,8 @@ class ProducerState:
         """Decide about a client's data batch: None to append it, Duplicate to answer it, RequestError to refuse it."""
         entry = self._producers.get(header.producer_id)
         if entry is None:
+            if self._refused:
+                self._check_follows_refused(header)
             return None
         if (
             header.base_sequence == entry.next_sequence
@@ -152,6 +158,28 @@ class ProducerState:
         ):
             return None
         return _judge(entry, header)
+
+    def refused(self, header: BatchHeader) -> None:
+        """A batch that `check` let pass could not be stored for want of space.
+
+        A producer that is not known here may begin with any sequence. If the batch behind the refused one, which is on its way
+        already, were taken for its first, the refused one could never come back; the client might even think it stored (I39).
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id < 0 or producer_id in self._producers:
+            return
+        if self._refused.get(producer_id, (-1, 0))[0] < epoch:
+            if len(self._refused) >= _REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+            self._refused[producer_id] = (epoch, header.base_sequence)
+
+    def _check_follows_refused(self, header: BatchHeader) -> None:
+        epoch, sequence = self._refused.get(header.producer_id, (header.producer_epoch, header.base_sequence))
+        if header.producer_epoch == epoch and header.base_sequence != sequence:
+            raise RequestError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence}; {sequence} was refused and comes first",
+            )
 
     def append(self, header: BatchHeader, first_offset: int, last_offset: int) -> None:
         """A data batch is in the log at these offsets, which need not be the header's. No-op without a producer id."""
@@ -162,6 +190,7 @@ class ProducerState:
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, epoch)
+            self._refused.pop(producer_id, None)
         elif entry.producer_epoch != epoch:
             entry.enter_epoch(epoch)
         delta = last_offset - first_offset
@@ -253,9 +282,13 @@ class ProducerState:
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Markers below the high watermark are committed: their transactions hold no reader back any more."""
         decided = self._decided
-        while decided and decided[0].last_offset < high_watermark:
-            decided.popleft()
-            self._stale = True
+        if not decided or decided[0].last_offset >= high_watermark:
+            return
+        committed = 1
+        while committed < len(decided) and decided[committed].last_offset < high_watermark:
+            committed += 1
+        del decided[:committed]
+        self._stale = True
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Records below are gone. Producers stay known: a retry of a deleted batch is still a duplicate (I39)."""

@@ -19,17 +19,25 @@ from collections.abc import Sequence
 
 from tidelog.errors import CorruptDataError
 from tidelog.ports import Rng
-from tidelog.storage import checkpoints, files, truncation
+from tidelog.storage import checkpoints, files, short_log, truncation
 from tidelog.storage.disk import Disk
 from tidelog.storage.epoch_cache import LeaderEpochCache
+from tidelog.storage.failed_sync import forget_cache, sync_all
 from tidelog.storage.leftovers import put_away
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_flush import DirectoryNames
 from tidelog.storage.producer_snapshot import write_snapshot
-from tidelog.storage.producer_state import ProducerState
+from tidelog.storage.producer_state import ProducerState, is_expired
 from tidelog.storage.recovery_report import Cut, RecoveryReport
 from tidelog.storage.recovery_scan import Recovery
-from tidelog.storage.replay import load_producers, producers_at, snapshot_offsets, stored_batches
+from tidelog.storage.replay import (
+    load_producers,
+    producers_at,
+    snapshot_offsets,
+    snapshots_in,
+    stored_batches,
+)
 from tidelog.storage.segment import Segment
 from tidelog.storage.truncation import LIMIT, PENDING, RESTART, Intent
 
@@ -51,17 +59,29 @@ def open_log(
     log_start_offset: int = 0,
     high_watermark: int = 0,
     name_reused: bool = False,
+    names_above: DirectoryNames | None = None,
 ) -> Log:
     """The log in `directory`, which is made if it is not there. The three offsets are what the last checkpoints say.
 
     `name_reused`: the log is new, but checkpoints on disk may still speak of a deleted one of its name. A `topic_id` is written if the directory has none yet; one that differs from the directory's is CorruptDataError.
+    `names_above` is that of the log directory, if several logs share it.
     """
-    disk.make_dirs(directory)
+    names_above = names_above or DirectoryNames(disk, files.parent(directory))
+    if not disk.is_dir(directory):
+        disk.make_dirs(files.parent(directory))
+        disk.make_dir(directory)
     if name_reused:
         truncation.write_intent(disk, directory, Intent(LIMIT, 0, 0))
     names = put_away(disk, directory)
+    if forget_cache(disk, directory, names):
+        clean = False
     report = RecoveryReport(topic, partition, directory)
-    intent = truncation.read_intent(disk, directory)
+    intent = truncation.read_intent(disk, directory) if files.TRUNCATION_INTENT in names else None
+    checkpointed = max(recovery_point, log_start_offset, high_watermark)
+    if intent is None and checkpointed > 0 and _was_never_finished(names):
+        # Whoever was making it stopped before it had anything of its own: the checkpoints speak of an earlier one.
+        name_reused, intent = True, Intent(LIMIT, 0, 0)
+        truncation.write_intent(disk, directory, intent)
     checkpointed_recovery_point = recovery_point
     if intent is not None:
         clean = clean and intent.kind == LIMIT
@@ -69,11 +89,14 @@ def open_log(
         high_watermark = min(high_watermark, intent.offset)
         if log_start_offset > intent.offset:
             log_start_offset = 0
+    never_flushed = recovery_point == 0
     segments = _open_segments(disk, directory, config, names, intent, log_start_offset, report, now_ms)
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     opened = None
     if clean:
-        opened = _load_clean(disk, directory, config, segments, recovery_point, log_start_offset, now_ms)
+        opened = _load_clean(
+            disk, directory, config, segments, names, recovery_point, log_start_offset, now_ms
+        )
     if opened is None:
         report.clean = False
         cap = intent.offset if intent is not None and intent.kind == PENDING else None
@@ -82,22 +105,27 @@ def open_log(
         )
     segments, unsynced, log_end_offset, epochs, producers = opened
     recovery_point = min(recovery_point, log_end_offset)
+    if intent is not None:
+        # What was done on the note's behalf outlives the note, also if a killed process did it and only the page cache knows.
+        sync_all(disk, directory, segments[-1].all_files() if intent.kind == PENDING else ())
+        disk.sync_dir(directory)
     limited = name_reused or _settle_intent(
         disk, directory, intent, recovery_point, checkpointed_recovery_point
     )
     if log_start_offset > log_end_offset:
-        segments = _begin_at_log_start(
+        segments, producers = _begin_at_log_start(
             disk, directory, config, segments, producers, log_start_offset, report, now_ms
         )
         unsynced, log_end_offset = [], log_start_offset
         epochs.clear()
-    _remove_stray_snapshots(disk, directory, segments, log_end_offset)
+    if len(segments) > 1 or snapshots_in(names):
+        _remove_stray_snapshots(disk, directory, segments, log_end_offset)
     log = Log(
         disk,
         directory,
         topic,
         partition,
-        topic_id=_read_topic_id(disk, directory, topic_id),
+        topic_id=_read_topic_id(disk, directory, topic_id, may_be_unfinished=never_flushed),
         config=config,
         rng=rng,
         segments=segments,
@@ -111,15 +139,22 @@ def open_log(
         recovery=report,
     )
     log.truncation_limited = limited
+    if not report.clean or never_flushed:
+        # What the process before made may be in the page cache only, the name of a first segment for example. The first flush
+        # covers it. After a clean stop, what was ever flushed is durable.
+        log.unsynced.begin(names_above)
+    if report.cuts or report.deleted_segments:
+        disk.sync_dir(directory)  # removed names must not come back behind what is appended next
     if topic_id != NO_TOPIC_ID and log.topic_id == NO_TOPIC_ID:
-        log.set_topic_id(topic_id)
-    elif not report.clean:
-        # Removed names must not come back behind what is appended next. And if the name of a new first segment
-        # were lost and a later one's not, the log would seem to begin there.
-        disk.sync_dir(directory)
-    if epochs.dirty:
-        log.store_epochs()
+        log.set_topic_id(topic_id, names_above)
+    if len(segments) > 1 and epochs.dirty and not _are_stored(disk, directory, epochs):
+        log.store_epochs()  # those of the active segment are found again by whoever reads it
     return log
+
+
+def _was_never_finished(names: Sequence[str]) -> bool:
+    """Neither a segment nor an id, and no note either: nothing that a partition has once it was made."""
+    return files.PARTITION_METADATA not in names and not any(name.endswith(files.LOG) for name in names)
 
 
 def _open_segments(
@@ -137,6 +172,8 @@ def _open_segments(
     bases = [file.base_offset for file in parsed if file.kind == files.LOG]
     listing = frozenset(names)
     segments = [Segment.open(disk, directory, base, config, names=listing) for base in sorted(bases)]
+    if segments:
+        segments[-1].may_be_unindexed(listing)
     first_offset = log_start_offset
     if intent is not None and intent.kind == RESTART:
         truncation.remove_segments(disk, directory, segments, snapshots_above=-1)
@@ -161,9 +198,13 @@ def _without_deleted(
     if not first:
         return segments
     base_offset = segments[first].base_offset
-    if load_producers(disk, directory, at_most=base_offset).end_offset < base_offset:
+    producers = load_producers(disk, directory, at_most=base_offset)
+    if producers.end_offset < base_offset:
         producers = producers_at(disk, directory, segments[:first], base_offset)
         _write_durable_snapshot(disk, directory, base_offset, producers)
+    else:
+        # A killed process may have written it a moment ago, and never synced it. Not written anew: it may be durable, and all there is.
+        _sync_snapshot(disk, directory, base_offset)
     for segment in segments[:first]:
         segment.remove()
         disk.remove(files.snapshot_path(directory, segment.base_offset))
@@ -172,8 +213,13 @@ def _without_deleted(
 
 
 def _write_durable_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerState) -> None:
-    file = write_snapshot(disk, files.snapshot_path(directory, offset), producers)
-    file.sync()
+    write_snapshot(disk, files.snapshot_path(directory, offset), producers).close()
+    _sync_snapshot(disk, directory, offset)
+
+
+def _sync_snapshot(disk: Disk, directory: str, offset: int) -> None:
+    file = disk.open(files.snapshot_path(directory, offset))
+    sync_all(disk, directory, [file])
     file.close()
     disk.sync_dir(directory)
 
@@ -187,15 +233,20 @@ def _begin_at_log_start(
     log_start_offset: int,
     report: RecoveryReport,
     now_ms: int,
-) -> list[Segment]:
-    """All that is left was deleted before the crash: an empty log at its start. Deleted records do not come back, nor offsets."""
+) -> tuple[list[Segment], ProducerState]:
+    """All that is left was deleted before the crash: an empty log at its start. Deleted records do not come back, nor offsets.
+
+    The producers are made durable before anything goes: if this is interrupted, the batches that told of them may be gone.
+    """
     for segment in segments:
         problem = f"it lies below the log start {log_start_offset}"
         report.cuts.append(Cut(segment.file.path, 0, segment.size, log_start_offset, problem))
-    truncation.remove_segments(disk, directory, segments, snapshots_above=-1)
-    segment = Segment.create(disk, directory, log_start_offset, config, now_ms=now_ms)
+    known = load_producers(disk, directory, at_most=log_start_offset)
+    if known.end_offset == log_start_offset:
+        producers = known
     _write_durable_snapshot(disk, directory, log_start_offset, producers)
-    return [segment]
+    truncation.remove_segments(disk, directory, segments, snapshots_above=log_start_offset)
+    return [Segment.create(disk, directory, log_start_offset, config, now_ms=now_ms)], producers
 
 
 _Opened = tuple[list[Segment], list[Segment], int, LeaderEpochCache, ProducerState]
@@ -206,29 +257,29 @@ def _load_clean(
     directory: str,
     config: LogConfig,
     segments: list[Segment],
+    names: Sequence[str],
     recovery_point: int,
     log_start_offset: int,
     now_ms: int,
 ) -> _Opened | None:
     """Believe the marker of a clean stop, as far as the active segment bears it out. None: it does not, recover."""
+    snapshots = snapshots_in(names)
+    is_short = len(segments) == 1 and segments[0].base_offset == 0 and segments[0].unindexed and not snapshots
     try:
-        log_end_offset = segments[-1].load_tail()
+        if is_short:
+            log_end_offset, epochs, producers = short_log.load(segments[0])
+        else:
+            log_end_offset = segments[-1].load_tail()
     except CorruptDataError:
         return None
     if log_end_offset < recovery_point:
         return None
-    epochs = _read_epochs(disk, directory)
-    if epochs is None:
-        epochs = _epochs_from_batches(segments, log_end_offset)
+    if not is_short:
+        epochs = _read_epochs(disk, directory) or _epochs_from_batches(segments, log_end_offset)
+        producers = producers_at(disk, directory, segments, log_end_offset, snapshots=snapshots)
     _fit_epochs(epochs, log_start_offset, log_end_offset)
-    producers = producers_at(
-        disk,
-        directory,
-        segments,
-        log_end_offset,
-        now_ms=now_ms,
-        producer_id_expiration_ms=config.producer_id_expiration_ms,
-    )
+    if any(is_expired(entry, now_ms, config.producer_id_expiration_ms) for entry in producers):
+        producers.expire(now_ms, config.producer_id_expiration_ms)
     return segments, [], log_end_offset, epochs, producers
 
 
@@ -246,7 +297,9 @@ def _recover(
     # A segment that was sealed while a flush up to its very end was under way has unsynced indexes: it is checked as well.
     first = max(0, bisect_left([segment.base_offset for segment in segments], recovery_point) - 1)
     start_offset = segments[first].base_offset
-    producers = producers_at(disk, directory, segments[:first], start_offset)
+    producers = producers_at(
+        disk, directory, segments[:first], start_offset, snapshots=() if start_offset == 0 else None
+    )
     epochs = _read_epochs(disk, directory)
     if epochs is None:
         epochs = _epochs_from_batches(segments[:first], start_offset)
@@ -307,9 +360,18 @@ def _fit_epochs(epochs: LeaderEpochCache, log_start_offset: int, log_end_offset:
     epochs.truncate_from_start(log_start_offset)
 
 
-def _read_topic_id(disk: Disk, directory: str, expected: bytes) -> bytes:
+def _are_stored(disk: Disk, directory: str, epochs: LeaderEpochCache) -> bool:
+    """Recovery has found the same epochs as stand in the file."""
+    try:
+        stored = checkpoints.read_epochs(disk, files.join(directory, files.LEADER_EPOCH_CHECKPOINT))
+    except CorruptDataError:
+        return False
+    return (stored or []) == epochs.checkpoint_entries()
+
+
+def _read_topic_id(disk: Disk, directory: str, expected: bytes, *, may_be_unfinished: bool) -> bytes:
     path = files.join(directory, files.PARTITION_METADATA)
-    topic_id = checkpoints.read_partition_metadata(disk, path)
+    topic_id = checkpoints.read_partition_metadata(disk, path, may_be_unfinished=may_be_unfinished)
     if topic_id is None:
         return NO_TOPIC_ID
     if expected not in (NO_TOPIC_ID, topic_id):

@@ -19,6 +19,10 @@ class Damage:
     end_offset: int
     problem: str
 
+    @property
+    def end_position(self) -> int:
+        return self.position + self.length
+
     def __str__(self) -> str:
         return (
             f"{self.path} is damaged at position {self.position} ({self.length} bytes, offsets {self.first_offset} to"

@@ -11,6 +11,7 @@ from tidelog.storage import files, truncation
 from tidelog.storage.batch_scan import Batch, find_valid_batch, scan_batches, scan_headers
 from tidelog.storage.disk import Disk
 from tidelog.storage.epoch_cache import LeaderEpochCache
+from tidelog.storage.failed_sync import sync_all
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.producer_snapshot import write_snapshot
 from tidelog.storage.producer_state import ProducerState
@@ -171,8 +172,7 @@ class Recovery:
     def _cut(self, segment: Segment, problem: str) -> None:
         position = segment.size
         segment.file.truncate(position)
-        for file in segment.all_files():
-            file.sync()
+        sync_all(self._disk, self._directory, segment.all_files())
 
     def _step_over(self, segment: Segment, end: int, problem: str) -> None:
         """Damage below the recovery point: go on at the next valid batch, or give the rest of the file up but keep it."""
@@ -191,11 +191,11 @@ class Recovery:
             segment.skip_damage(end)
             self.next_offset = max(first_offset, self._end_of(segment))
             self._ends_in_damage = segment
-        self._report.damages.append(
-            Damage(
-                segment.file.path, position, segment.size - position, first_offset, self.next_offset, problem
-            )
+        damage = Damage(
+            segment.file.path, position, segment.size - position, first_offset, self.next_offset, problem
         )
+        self._report.damages.append(damage)
+        segment.damage = (*(segment.damage or ()), damage)
 
     def _end_of(self, segment: Segment) -> int:
         """Where offsets go on behind a segment whose end cannot be read: no offset that was promised is given again."""

@@ -16,7 +16,7 @@ from tidelog.storage import files
 from tidelog.storage.batch_scan import SCAN_CHUNK_BYTES, find_valid_batch, read_batch, scan_headers
 from tidelog.storage.disk import Disk, read_file
 from tidelog.storage.producer_snapshot import decode_snapshot
-from tidelog.storage.producer_state import ProducerState, is_expired
+from tidelog.storage.producer_state import ProducerState
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from tidelog.storage.txn_index import AbortedTransaction
 
@@ -99,17 +99,26 @@ def stored_batches(
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
     """Offsets of the producer snapshots in a partition's directory, newest first."""
-    parsed = [files.parse_segment_name(name) for name in disk.list_dir(directory)]
+    return snapshots_in(disk.list_dir(directory))
+
+
+def snapshots_in(names: Sequence[str]) -> list[int]:
+    """The same of a listing."""
+    parsed = [files.parse_segment_name(name) for name in names if name.endswith(files.SNAPSHOT)]
     return sorted(
         (file.base_offset for file in parsed if file and file.kind == files.SNAPSHOT and not file.suffix),
         reverse=True,
     )
 
 
-def load_producers(disk: Disk, directory: str, *, at_most: int) -> ProducerState:
-    """The state of the newest sound snapshot at or below an offset; empty, at offset 0, if there is none."""
+def load_producers(
+    disk: Disk, directory: str, *, at_most: int, snapshots: Sequence[int] | None = None
+) -> ProducerState:
+    """The state of the newest sound snapshot at or below an offset; empty, at offset 0, if there is none. `snapshots`, newest first,
+    spares a look at the directory.
+    """
     producers = ProducerState()
-    for offset in snapshot_offsets(disk, directory):
+    for offset in snapshot_offsets(disk, directory) if snapshots is None else snapshots:
         if offset > at_most:
             continue
         path = files.snapshot_path(directory, offset)
@@ -127,19 +136,14 @@ def producers_at(
     segments: Sequence[Segment],
     end_offset: int,
     *,
-    now_ms: int | None = None,
-    producer_id_expiration_ms: int = 0,
+    snapshots: Sequence[int] | None = None,
 ) -> ProducerState:
     """The producer state just before `end_offset`: a snapshot, and what was appended since."""
-    producers = load_producers(disk, directory, at_most=end_offset)
+    producers = load_producers(disk, directory, at_most=end_offset, snapshots=snapshots)
     if producers.end_offset < end_offset:
         for segment, position, header in stored_batches(segments, producers.end_offset, end_offset):
             apply_stored(producers, segment, position, header)
         producers.end_offset = end_offset
-    if now_ms is not None and any(
-        is_expired(entry, now_ms, producer_id_expiration_ms) for entry in producers
-    ):
-        producers.expire(now_ms, producer_id_expiration_ms)
     return producers
 
 

@@ -83,6 +83,8 @@ def remove_segments(disk: Disk, directory: str, segments: Sequence[Segment], *, 
 def truncate_to(log: Log, offset: int) -> bool:
     if offset >= log.log_end_offset:
         return False
+    if log.swap is not None:
+        log.swap.end()
     number = log.segment_number(offset)
     kept, gone = log.segments[: number + 1], log.segments[number + 1 :]
     position, end_offset = kept[-1].cut_position(offset)
@@ -104,6 +106,8 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 def restart_at(log: Log, offset: int, *, now_ms: int) -> None:
     disk, directory = log.disk, log.directory
+    if log.swap is not None:
+        log.swap.end()
     intent = _begin(log, RESTART, offset)
     # Also what retention has let go and no checkpoint has confirmed: it would come back before the new start, with a hole between.
     remove_segments(disk, directory, [*log.doomed, *log.segments], snapshots_above=-1)
@@ -121,6 +125,10 @@ def restart_at(log: Log, offset: int, *, now_ms: int) -> None:
 
 
 def _begin(log: Log, kind: str, offset: int) -> Intent:
+    if log.release is not None:
+        raise RuntimeError(f"files of {log.name} are being let go; finish that before truncating it")
+    if log.unsynced.names_uncertain:
+        log.unsynced.make_names_durable(log.disk, log.directory)  # the note is worth nothing if they vanish
     intent = Intent(kind, offset, min(log.recovery_point, offset))
     # A checkpoint on disk may speak of more than there is going to be.
     log.truncation_limited = log.truncation_limited or max(log.recovery_point, log.log_start_offset) > offset

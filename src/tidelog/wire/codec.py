@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from tidelog.errors import ProtocolError
 from tidelog.wire.compile_decode import compile_decoder
 from tidelog.wire.compile_encode import compile_encoder
+from tidelog.wire.limits import REQUEST_ENTRIES_MAX
 from tidelog.wire.plan import plan_message
 from tidelog.wire.types import Buffer, Part
 
@@ -21,6 +22,7 @@ Decoder: TypeAlias = Callable[[memoryview, int], tuple[M, int]]
 
 _encoders: dict[tuple[type[Any], int], Encoder[Any]] = {}
 _decoders: dict[tuple[type[Any], int], Decoder[Any]] = {}
+_request_decoders: dict[tuple[type[Any], int], Decoder[Any]] = {}
 
 
 def encoder(cls: type[M], version: int) -> Encoder[M]:
@@ -44,6 +46,15 @@ def decoder(cls: type[M], version: int) -> Decoder[M]:
         except LookupError as error:
             raise ProtocolError(f"cannot decode: {error}") from None
         found = _decoders[cls, version] = compile_decoder(plan, version)
+    return found
+
+
+def request_decoder(cls: type[M], version: int) -> Decoder[M]:
+    """The same for what strangers send to a broker: more than REQUEST_ENTRIES_MAX entries are refused."""
+    found = _request_decoders.get((cls, version))
+    if found is None:
+        plan = plan_message(cls, version)
+        found = _request_decoders[cls, version] = compile_decoder(plan, version, REQUEST_ENTRIES_MAX)
     return found
 
 

@@ -6,6 +6,9 @@ follows is folded; arrays of structs are loops in place; instances are made with
 Bounds (I53): a slice past the end comes out short, and the position then lies beyond the end, where every further read
 fails and the last line of the decoder refuses. So strings need no check of their own. Arrays do: a claimed length is
 held against the bytes that are left before a list is made. Whatever goes wrong leaves as `ProtocolError`.
+
+A decoder of requests also counts the entries of all arrays together: three bytes can be an entry, and thirty million of them in
+one frame would keep the loop busy for a minute.
 """
 
 from __future__ import annotations
@@ -24,13 +27,17 @@ _MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
 _CACHED_ARRAY_LENGTHS: Final = 64
 
 
-def compile_decoder(plan: StructPlan, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
-    return _DecoderCompiler(plan, version).compile()
+def compile_decoder(
+    plan: StructPlan, version: int, entries_max: int | None = None
+) -> Callable[[memoryview, int], tuple[Any, int]]:
+    """`entries_max`: more elements in all arrays together are refused."""
+    return _DecoderCompiler(plan, version, entries_max).compile()
 
 
 class _DecoderCompiler:
-    def __init__(self, plan: StructPlan, version: int) -> None:
+    def __init__(self, plan: StructPlan, version: int, entries_max: int | None) -> None:
         self._plan = plan
+        self._entries_max = entries_max
         self._title = f"{plan.cls.__name__} version {version}"
         self._scope: dict[str, Any] = {
             "new": object.__new__,
@@ -40,6 +47,7 @@ class _DecoderCompiler:
             "bad_length": _bad_length,
             "bad_tag": _bad_tag,
             "malformed": self._malformed,
+            "too_many": self._too_many,
             "MALFORMED": _MALFORMED,
         }
         self._source = Source(self._scope)
@@ -49,6 +57,7 @@ class _DecoderCompiler:
         source = self._source
         with source.block("def decode(view, pos):"):
             source.line("size = len(view)")
+            self._begin_counting()
             with source.block("try:"):
                 target = self._struct(self._plan)
             with source.block("except MALFORMED as error:"):
@@ -65,6 +74,23 @@ class _DecoderCompiler:
         if isinstance(error, UnicodeDecodeError):
             raise ProtocolError(f"{self._title} holds a string that is not UTF-8: {error}") from error
         raise ProtocolError(f"{self._title} ends before its last field") from error
+
+    # Entries
+
+    def _begin_counting(self) -> None:
+        if self._entries_max is not None:
+            self._source.line(f"left = {self._entries_max}")
+
+    def _count(self) -> None:
+        if self._entries_max is not None:
+            self._source.line("left -= n")
+            with self._source.block("if left < 0:"):
+                self._source.line("too_many()")
+
+    def _too_many(self) -> NoReturn:
+        raise ProtocolError(
+            f"{self._title} holds more than {self._entries_max} entries: they belong into several requests"
+        )
 
     # Structs
 
@@ -185,6 +211,7 @@ class _DecoderCompiler:
         with source.block(head):
             source.line(f"bad_length({field.label!r}, n, size - pos)")
         with source.block("else:"):
+            self._count()
             self._elements(field, target)
 
     def _elements(self, field: FieldPlan, target: str) -> None:
@@ -213,6 +240,7 @@ class _DecoderCompiler:
         name = source.global_name(f"tags_of_{plan.cls.__name__}")
         with source.block(f"def {name}(view, pos, count, target):"):
             source.line("size = len(view)")
+            self._begin_counting()
             with source.block("if count > 127:"):
                 source.line("count, pos = more(view, pos, count)")
             source.line("tag = -1")

@@ -34,6 +34,12 @@ _new: Final = tuple.__new__
 
 def decode_request_header(view: memoryview, position: int = 0) -> tuple[RequestHeader, int]:
     """The header and where the body begins. ProtocolError for an API key that does not exist."""
+    *fields, position = read_request_header(view, position)
+    return _new(RequestHeader, fields), position
+
+
+def read_request_header(view: memoryview, position: int = 0) -> tuple[int, int, int, str | None, int]:
+    """The same as bare numbers: key, version, correlation id, client id, where the body begins. Budget: 1 µs."""
     try:
         api_key, api_version, correlation_id, length = _read_fixed(view, position)
         position += _FIXED_SIZE
@@ -55,7 +61,7 @@ def decode_request_header(view: memoryview, position: int = 0) -> tuple[RequestH
         raise ProtocolError("the request ends within its header") from error
     if position > len(view):
         raise ProtocolError("the request ends within its header")
-    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id)), position
+    return api_key, api_version, correlation_id, client_id, position
 
 
 def encode_request(header: RequestHeader, message: Any) -> bytes:

@@ -17,4 +17,6 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    return await broker.metadata.submit(lambda controller: controller.alter_configs(request))
+    return await broker.metadata.submit(
+        lambda controller: controller.alter_configs(request), entries=len(request.resources)
+    )

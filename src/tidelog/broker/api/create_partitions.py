@@ -17,4 +17,8 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    return await broker.metadata.submit(lambda controller: controller.create_partitions(request))
+    # A partition is a tenth of the work of a topic.
+    entries = len(request.topics) + sum(max(0, topic.count) for topic in request.topics) // 10
+    return await broker.metadata.submit(
+        lambda controller: controller.create_partitions(request), entries=entries
+    )

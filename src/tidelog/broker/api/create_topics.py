@@ -19,4 +19,6 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    return await broker.metadata.submit(lambda controller: controller.create_topics(request))
+    # A partition is a tenth of the work of a topic.
+    entries = len(request.topics) + sum(max(0, topic.num_partitions) for topic in request.topics) // 10
+    return await broker.metadata.submit(lambda controller: controller.create_topics(request), entries=entries)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.partitions import log_dir_of
 from tidelog.errors import RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.replication.partition import Partition
@@ -40,11 +41,14 @@ async def handle(
             for topic in request.topics
         ]
     )
-    if moved:
-        await broker.checkpoint()
+    unwritten = await broker.checkpoint() if moved else frozenset()
     for partition, result in moved:
         if partition.stopped_with is not None:  # the checkpoint failed, or the topic was deleted meanwhile
             result.error_code, result.low_watermark = partition.stopped_with, -1
+        elif (
+            log_dir_of(partition) in unwritten
+        ):  # the disk is full: the records would come back after a crash
+            result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
     return response
 
 

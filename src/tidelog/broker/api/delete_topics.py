@@ -19,4 +19,7 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    return await broker.metadata.submit(lambda controller: controller.delete_topics(request))
+    return await broker.metadata.submit(
+        lambda controller: controller.delete_topics(request),
+        entries=len(request.topics) + len(request.topic_names),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker import loggers
-from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.dispatch import InThread, RequestContext
 from tidelog.config.definition import ConfigType
 from tidelog.config.describe import (
     ConfigEntry,
@@ -36,16 +36,40 @@ if TYPE_CHECKING:
 DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
+RESOURCES_ON_THE_LOOP = 4
+"""Describing one takes up to 3 ms; more than a few are described in a thread."""
+ENTRIES_MAX = 100_000
+"""Lines of an answer that may be about something else than topics, of which there are only so many."""
+
+
 def handle(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+) -> DescribeConfigsResponse | InThread:
+    if len(request.resources) <= RESOURCES_ON_THE_LOOP:
+        return _answer(broker, request)
+    return InThread(lambda: _answer(broker, request))
+
+
+def _answer(broker: Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
+    answered: set[tuple[int, str]] = set()
+    entries = 0
     for resource in request.resources:
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
+        key = (resource.resource_type, resource.resource_name)
         try:
+            if key in answered:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "the resource is in the request more than once")
+            answered.add(key)
+            if entries > ENTRIES_MAX:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST, "the answer would be too large: ask in several requests"
+                )
             result.configs = _describe(broker, request, resource)
+            if resource.resource_type != ResourceType.TOPIC:
+                entries += len(result.configs)
         except RequestError as error:
             result.error_code = error.code
             result.error_message = error.message

@@ -6,51 +6,61 @@
 
 Answers are header bytes plus file ranges: data goes from the page cache to the socket. A fetch that finds fewer than
 `min_bytes` waits for more, at most `max_wait_ms`; an error on any partition ends the wait at once.
+
+Budget: 20 µs of CPU for a fetch of one partition (`bench/budgets.py`): everything is looked at once, and what was read is the answer
+unless it is too little.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.limited_log import LimitedLog
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
 from tidelog.replication.partition import Partition
-from tidelog.storage.disk import DiskError
+from tidelog.storage.cold_read import ColdBytes, find_cold, warm_all
+from tidelog.storage.disk import DiskError, FileRange
+from tidelog.wire.codec import request_decoder
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
-from tidelog.wire.types import ZERO_UUID
+from tidelog.wire.fetch_frames import FIRST_BY_ID, Fetched, FetchedTopic, write_fetch_response
+from tidelog.wire.messages.fetch import FetchRequest
+from tidelog.wire.types import ZERO_UUID, Part
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 READ_COMMITTED = 1
+PARKED_BYTES = 500
+"""What a partition of a fetch takes while it waits, its place in a session included, about."""
+WARM_ROUNDS_MAX = 4
+"""Index, batches, and once more if the kernel dropped them meanwhile; then the loop waits for the disk."""
+_new_tuple = tuple.__new__
 
-logger = logging.getLogger("tidelog.broker")
+complaints = LimitedLog(logging.getLogger("tidelog.broker"), lines_per_second=2)
 
 
-def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending:
-    by_id = context.version >= 13
+def handle_frame(
+    broker: Broker, context: RequestContext, frame: memoryview, position: int
+) -> list[Part] | Pending:
+    request, _ = request_decoder(FetchRequest, context.version)(frame, position)
+    by_id = context.version >= FIRST_BY_ID
     try:
         fetch = broker.fetch_sessions.resolve(
             session_id=request.session_id,
             epoch=request.session_epoch,
             by_id=by_id,
-            targets=_targets(broker, request, by_id=by_id),
-            forgotten=_forgotten(request, by_id=by_id),
+            targets=_targets(broker, request, by_id=by_id) if request.topics else [],
+            forgotten=_forgotten(request, by_id=by_id) if request.forgotten_topics_data else [],
             now=broker.clock.monotonic(),
         )
     except SessionError as error:
-        return FetchResponse(error_code=error.code)
+        return write_fetch_response(context.version, context.correlation_id, (), error_code=error.code)
     return _Fetch(broker, context, request, fetch).serve()
 
 
@@ -58,18 +68,18 @@ def _targets(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[Fetc
     targets: list[FetchTarget] = []
     for topic in request.topics:
         name = (broker.partitions.topic_name(topic.topic_id) or "") if by_id else topic.topic
-        targets.extend(
+        targets += [
             FetchTarget(
-                _key(topic.topic, topic.topic_id, partition.partition, by_id=by_id),
-                partition.fetch_offset,
-                partition.partition_max_bytes,
-                partition.current_leader_epoch,
-                partition.last_fetched_epoch,
-                partition.log_start_offset,
+                _key(topic.topic, topic.topic_id, wanted.partition, by_id=by_id),
+                wanted.fetch_offset,
+                wanted.partition_max_bytes,
+                wanted.current_leader_epoch,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
                 name,
             )
-            for partition in topic.partitions
-        )
+            for wanted in topic.partitions
+        ]
     return targets
 
 
@@ -82,7 +92,7 @@ def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
 
 
 def _key(name: str, topic_id: bytes, partition: int, *, by_id: bool) -> PartitionKey:
-    return PartitionKey("", topic_id, partition) if by_id else PartitionKey(name, ZERO_UUID, partition)
+    return _new_tuple(PartitionKey, ("", topic_id, partition) if by_id else (name, ZERO_UUID, partition))
 
 
 class _Fetch:
@@ -97,7 +107,6 @@ class _Fetch:
         "min_bytes",
         "pending",
         "request",
-        "waits_for",
     )
 
     def __init__(
@@ -111,112 +120,168 @@ class _Fetch:
         self.limit_bytes = min(request.max_bytes, broker.fetch_bytes_max)
         # A reader that asks for more than fits into an answer would wait in vain.
         self.min_bytes = min(request.min_bytes, self.limit_bytes)
-        self.waits_for: list[Partition] = []
         self.pending: Pending | None = None
 
-    def serve(self) -> FetchResponse | Pending:
-        request = self.request
-        if request.max_wait_ms > 0 and self.min_bytes > 0 and self.fetch.targets and self._should_wait():
-            return self._park()
-        return self._respond()
+    def serve(self) -> list[Part] | Pending:
+        cold = self._find_cold()
+        if cold:
+            self.pending = self._defer()
+            self._warm(cold, WARM_ROUNDS_MAX)
+            return self.pending
+        found = self._read_all()
+        if self.request.max_wait_ms > 0 and self.fetch.targets and self._is_too_little(found):
+            self.pending = self._defer()
+            self._park(found)
+            return self.pending
+        return self._answer(found)
+
+    def _defer(self) -> Pending:
+        """One fetch may wait while others behind it are served; the second waits alone, so that nobody parks thousands."""
+        weight = PARKED_BYTES * len(self.fetch.targets)
+        return self.context.defer(alone=self.context.connection.is_waiting, weight=weight)
+
+    # ---- cold data
+
+    def _find_cold(self) -> list[ColdBytes]:
+        """What the answer would have to wait for on the disk. Such a fetch leaves the loop until a thread has read it."""
+        left = self.limit_bytes
+        cold: list[ColdBytes] = []
+        for target in self.fetch.targets:
+            partition = self.broker.partitions.find(target.name, target.key.partition)
+            if partition is None or partition.stopped_with is not None:
+                continue
+            found = find_cold(partition.log, target.fetch_offset, min(target.max_bytes, left))
+            if found is not None:
+                cold.append(found)
+                left -= found.size
+                if left <= 0:
+                    break
+        return cold
+
+    def _warm(self, cold: list[ColdBytes], rounds: int) -> None:
+        reading = self.broker.read_in_thread(lambda: warm_all(cold))
+        reading.add_done_callback(lambda done: self._warmed(done, rounds - 1))
+
+    def _warmed(self, reading: asyncio.Future[None], rounds: int) -> None:
+        partitions = self.broker.partitions
+        error = reading.exception()
+        if isinstance(error, DiskError):
+            partitions.dir_failed(partitions.log_dir_containing(error.path), error)
+        assert self.pending is not None
+        if self.pending.connection.closed:
+            return
+        cold = self._find_cold() if rounds and error is None else None
+        if cold:
+            self._warm(cold, rounds)
+            return
+        found = self._read_all()
+        if self.request.max_wait_ms > 0 and self._is_too_little(found):
+            self._park(found)
+        else:
+            self._deliver(found)
 
     # ---- waiting
 
-    def _should_wait(self) -> bool:
-        """True when no partition has an error and all together have fewer than min_bytes; remembers what to watch."""
+    def _is_too_little(self, found: list[_Read]) -> bool:
+        """No partition has an error, and all together have fewer than `min_bytes`.
+
+        Damage is no reason to hurry: readers who stand before it ask again at once, thousands of times a second.
+        """
         available = 0
-        self.waits_for = []
-        for target in self.fetch.targets:
-            try:
-                partition = self._partition(target)
-                available += self._available(partition, target)
-                if target.last_fetched_epoch >= 0 and _diverging(partition, target) is not None:
-                    return False
-            except RequestError:
+        for fetched, _ in found:
+            error = fetched.error_code
+            if (error and error != ErrorCode.CORRUPT_MESSAGE) or fetched.diverging is not None:
                 return False
-            if available >= self.min_bytes:
-                return False
-            self.waits_for.append(partition)
-        return True
+            available += len(fetched.records)
+        return available < self.min_bytes
 
-    def _available(self, partition: Partition, target: FetchTarget) -> int:
-        log, offset = partition.log, target.fetch_offset
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset == log.log_end_offset:
-            # Where a reader waits. Remembered, the bytes that will arrive are counted exactly, and found without a search.
-            log.positions.remember(offset, log.active, log.active.size)
-            return 0
-        end = partition.visible_end(committed_only=self.committed_only)
-        return min(log.bytes_between(offset, end), target.max_bytes) if offset < end else 0
-
-    def _park(self) -> Pending:
-        self.pending = self.context.defer()
-        watched = self.waits_for
+    def _park(self, found: list[_Read]) -> None:
+        assert self.pending is not None
+        _let_go(found)
+        watched = [partition for _, partition in found if partition is not None]
         parked = self.broker.fetch_purgatory.park(
-            watched,
-            max_wait_ms=self.request.max_wait_ms,
-            is_ready=lambda: any(p.stopped_with is not None for p in watched) or not self._should_wait(),
-            complete=self._complete,
+            watched, max_wait_ms=self.request.max_wait_ms, look=self._look, complete=self._complete
         )
         self.pending.on_cancel = parked.cancel
-        return self.pending
+
+    def _look(self) -> Callable[[], None] | None:
+        """Woken: the answer, if there is enough for one by now."""
+        found = self._read_all()
+        if self._is_too_little(found):
+            _let_go(found)
+            return None
+        return lambda: self._deliver(found)
 
     def _complete(self) -> None:
+        """The time is over: whatever there is."""
+        self._deliver(self._read_all())
+
+    def _deliver(self, found: list[_Read]) -> None:
         assert self.pending is not None
-        self.context.answer(self.pending, self._respond())
+        self.pending.complete(self._answer(found))
 
-    # ---- reading
+    # ---- answering
 
-    def _respond(self) -> FetchResponse:
-        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+    def _answer(self, found: list[_Read]) -> list[Part]:
         session, incremental = self.fetch.session, self.fetch.incremental
-        left = self.limit_bytes
-        found_any = False
-        for target in self.fetch.targets:
-            key = target.key
-            data = self._read(target, left, whole_first_batch=not found_any)
-            size = len(data.records) if data.records is not None else 0
-            left -= size
-            found_any = found_any or size > 0
+        topics: list[FetchedTopic] = []
+        topic: FetchedTopic | None = None
+        for target, (fetched, _) in zip(self.fetch.targets, found, strict=True):
+            name, topic_id, _index = target.key
             if session is not None:
                 must_answer = session.must_answer(
-                    key,
-                    has_records=size > 0,
-                    error=data.error_code,
-                    diverging=data.diverging_epoch.epoch >= 0,
-                    high_watermark=data.high_watermark,
-                    log_start_offset=data.log_start_offset,
+                    target.key,
+                    has_records=len(fetched.records) > 0,
+                    error=fetched.error_code,
+                    diverging=fetched.diverging is not None,
+                    high_watermark=fetched.high_watermark,
+                    log_start_offset=fetched.log_start_offset,
                 )
                 if incremental and not must_answer:
                     continue
-            topic = topics.get(key[:2])
-            if topic is None:
-                topic = topics[key[:2]] = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id)
-            topic.partitions.append(data)
-        return FetchResponse(session_id=self.fetch.session_id, responses=list(topics.values()))
-
-    def _read(self, target: FetchTarget, left: int, *, whole_first_batch: bool) -> PartitionData:
-        data = PartitionData(
-            partition_index=target.key.partition,
-            high_watermark=-1,
-            log_start_offset=-1,
-            aborted_transactions=[] if self.committed_only else None,
-            records=b"",
+            # As Kafka does, only neighbours share an entry: a session's order mixes topics.
+            if topic is None or topic.topic_id != topic_id or topic.name != name:
+                topic = _new_tuple(FetchedTopic, (name, topic_id, []))
+                topics.append(topic)
+            topic.partitions.append(fetched)
+        context = self.context
+        return write_fetch_response(
+            context.version, context.correlation_id, topics, session_id=self.fetch.session_id
         )
+
+    # ---- reading
+
+    def _read_all(self) -> list[_Read]:
+        """Every partition of the request, in its order, up to the size of an answer. What is not sent must be let go."""
+        left = self.limit_bytes
+        found: list[_Read] = []
+        nothing_yet = True
+        for target in self.fetch.targets:
+            read = self._read(target, left, whole_first_batch=nothing_yet)
+            size = len(read[0].records)
+            if size:
+                left -= size
+                nothing_yet = False
+            found.append(read)
+        return found
+
+    def _read(self, target: FetchTarget, left: int, *, whole_first_batch: bool) -> _Read:
+        partition = None
         try:
             partition = self._partition(target)
-            try:
-                self._fill(data, partition, target, left, whole_first_batch=whole_first_batch)
-            except DiskError as error:
-                self.broker.partitions.disk_failed(partition, error)
-                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
-            except CorruptDataError as error:
-                logger.error("%r cannot be read at offset %d: %s", partition, target.fetch_offset, error)
-                raise RequestError(ErrorCode.CORRUPT_MESSAGE) from error
+            return self._read_partition(
+                target, partition, left, whole_first_batch=whole_first_batch
+            ), partition
         except RequestError as error:
-            data.error_code = error.code
-        return data
+            code = error.code
+        except DiskError as error:
+            assert partition is not None
+            self.broker.partitions.disk_failed(partition, error)
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        except CorruptDataError as error:
+            complaints.error("%r cannot be read at offset %d: %s", partition, target.fetch_offset, error)
+            code = ErrorCode.CORRUPT_MESSAGE
+        return Fetched(target.key.partition, code, aborted=() if self.committed_only else None), partition
 
     def _partition(self, target: FetchTarget) -> Partition:
         if not target.name:
@@ -230,51 +295,64 @@ class _Fetch:
         partition.check_leader_epoch(target.current_leader_epoch)
         return partition
 
-    def _fill(
-        self,
-        data: PartitionData,
-        partition: Partition,
-        target: FetchTarget,
-        left: int,
-        *,
-        whole_first_batch: bool,
-    ) -> None:
-        log = partition.log
+    def _read_partition(
+        self, target: FetchTarget, partition: Partition, left: int, *, whole_first_batch: bool
+    ) -> Fetched:
+        log, offset, index = partition.log, target.fetch_offset, target.key.partition
+        last_stable_offset = log.last_stable_offset
+        end = last_stable_offset if self.committed_only else log.high_watermark
         if target.last_fetched_epoch >= 0:
             diverging = _diverging(partition, target)
             if diverging is not None:
-                data.diverging_epoch = diverging
-                _fill_watermarks(data, partition)
-                return
-        end = partition.visible_end(committed_only=self.committed_only)
-        read = log.read(
-            target.fetch_offset,
-            max(min(target.max_bytes, left), 0),
-            end_offset=end,
-            min_one_batch=whole_first_batch,
+                return Fetched(
+                    index,
+                    0,
+                    log.high_watermark,
+                    last_stable_offset,
+                    log.log_start_offset,
+                    aborted=() if self.committed_only else None,
+                    diverging=diverging,
+                )
+        if offset == log.log_end_offset:
+            # Where a reader waits. Remembered, the bytes that will arrive are found without a search.
+            log.positions.remember(offset, log.active, log.active.size)
+            found = None
+        else:
+            read = log.read(
+                offset,
+                max(min(target.max_bytes, left), 0),
+                end_offset=end,
+                min_one_batch=whole_first_batch,
+            )
+            found = read.range
+        aborted: list[tuple[int, int]] | None = None
+        if self.committed_only:
+            aborted = []
+            if found is not None:
+                ended = log.aborted_transactions(offset, read.upper_offset)
+                aborted = [(each.producer_id, each.first_offset) for each in ended]
+        records = b"" if found is None else found
+        start = log.log_start_offset
+        return _new_tuple(
+            Fetched, (index, 0, log.high_watermark, last_stable_offset, start, records, aborted, None)
         )
-        _fill_watermarks(data, partition)
-        if read.range is not None:
-            data.records = read.range
-            if self.committed_only:
-                data.aborted_transactions = [
-                    AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                    for aborted in log.aborted_transactions(target.fetch_offset, read.upper_offset)
-                ]
 
 
-def _fill_watermarks(data: PartitionData, partition: Partition) -> None:
-    log = partition.log
-    data.high_watermark = log.high_watermark
-    data.last_stable_offset = log.last_stable_offset
-    data.log_start_offset = log.log_start_offset
+_Read: TypeAlias = tuple[Fetched, Partition | None]
+"""What was found, and where; nowhere if there is no such partition."""
 
 
-def _diverging(partition: Partition, target: FetchTarget) -> EpochEndOffset | None:
+def _let_go(found: list[_Read]) -> None:
+    for fetched, _ in found:
+        if isinstance(fetched.records, FileRange):
+            fetched.records.release()
+
+
+def _diverging(partition: Partition, target: FetchTarget) -> tuple[int, int] | None:
     """KIP-595: a reader whose last epoch ended earlier in our log than it thinks has records that we do not have."""
     epoch, end_offset = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
     if epoch < 0:
         raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
-        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return epoch, end_offset
     return None

@@ -34,7 +34,7 @@ async def handle(
     ]
     answers = [_alter_loggers(broker, resource, validate_only=request.validate_only) for resource in own]
     response: IncrementalAlterConfigsResponse = await broker.metadata.submit(
-        lambda controller: controller.incremental_alter_configs(request)
+        lambda controller: controller.incremental_alter_configs(request), entries=len(request.resources)
     )
     response.responses += answers
     return response

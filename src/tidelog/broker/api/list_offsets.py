@@ -9,12 +9,17 @@ This broker keeps everything on its own disks, so the tiered questions are answe
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.limited_log import LimitedLog
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
+from tidelog.storage.log import Log
+from tidelog.storage.segment_times import Slice, unknown_times
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -37,14 +42,41 @@ FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 READ_COMMITTED = 1
 DEBUG_REPLICA = -2
 
-logger = logging.getLogger("tidelog.broker")
+complaints = LimitedLog(logging.getLogger("tidelog.broker"), lines_per_second=2)
 
 
-def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    asked = [
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+    unknown = [part for log in _searched_logs(broker, request) for part in unknown_times(log)]
+    return (
+        _find_times_first(broker, context, request, unknown) if unknown else _handle(broker, context, request)
+    )
+
+
+def _searched_logs(broker: Broker, request: ListOffsetsRequest) -> Iterator[Log]:
+    for topic in request.topics:
+        for asked in topic.partitions:
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+                partition = broker.partitions.find(topic.name, asked.partition_index)
+                if partition is not None:
+                    yield partition.log
+
+
+async def _find_times_first(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest, unknown: list[Slice]
+) -> ListOffsetsResponse:
+    """The first question about time to a log of very many segments."""
+    for part in unknown:
+        await broker.read_in_thread(part.warm)
+        part.load()
+    return _handle(broker, context, request)
+
+
+def _handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
-    ]
-    repeated = {key for key in asked if asked.count(key) > 1} if len(set(asked)) < len(asked) else set()
+    )
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = []
@@ -54,7 +86,7 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
             )
             answers.append(answer)
             try:
-                if (topic.name, partition.partition_index) in repeated:
+                if asked[topic.name, partition.partition_index] > 1:
                     raise RequestError(ErrorCode.INVALID_REQUEST)
                 _answer(broker, context, request, topic.name, partition, answer)
             except RequestError as error:
@@ -83,7 +115,7 @@ def _answer(
         broker.partitions.disk_failed(partition, error)
         raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
     except CorruptDataError as error:
-        logger.error("%r cannot be searched for timestamp %d: %s", partition, timestamp, error)
+        complaints.error("%r cannot be searched for timestamp %d: %s", partition, timestamp, error)
         raise RequestError(ErrorCode.CORRUPT_MESSAGE) from error
     if found is not None:
         answer.timestamp, answer.offset, answer.leader_epoch = found

@@ -13,29 +13,51 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Literal, NamedTuple
 
 from tidelog.ports import Clock, Rng
 from tidelog.storage.disk import Buffer, DiskError
-from tidelog.testing.sim.crashes import SECTOR_BYTES, survival_choices
+from tidelog.testing.sim.crashes import SECTOR_BYTES, plain_choices, reordered_choices
 from tidelog.testing.sim.inodes import DataOp, Directory, Fate, Inode, Machine, NameOp
 
 CrashMode = Literal["keep_all", "lose_unsynced", "random"]
 PathPredicate = Callable[[str], bool]
+ANY_CHANGE = "any change"
+_READING = ("read", "list")
 
 
 @dataclass(slots=True)
 class Fault:
-    """One planned failure. `partial_bytes` of a failing write reach the file before the error."""
+    """One planned failure. `skip` matching operations pass first; `partial_bytes` of a failing write reach the file before the error."""
 
     operation: str
     errno: int
     matches: PathPredicate
     times: int
     partial_bytes: int = 0
+    skip: int = 0
+
+    def strikes(self, operation: str, path: str) -> bool:
+        if self.times <= 0 or not self.matches(path):
+            return False
+        if self.operation != operation and (self.operation != ANY_CHANGE or operation in _READING):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+class Attempt(NamedTuple):
+    """A changing operation that the disk was asked for, and whether it failed."""
+
+    operation: str
+    path: str
+    failed: bool
 
 
 class CrashState(NamedTuple):
@@ -44,6 +66,14 @@ class CrashState(NamedTuple):
     operations: int
     label: str
     disk: SimDisk
+
+    @property
+    def killed(self) -> bool:
+        """Only the process died: nothing is lost, nothing more is durable."""
+        return self.label == KILLED
+
+
+KILLED = "killed"
 
 
 class SimFile:
@@ -73,6 +103,12 @@ class SimFile:
         self._disk._maybe_fail("read", self._path)
         return bytes(self._inode.live[position : position + count])
 
+    def is_cached(self, count: int, position: int, /) -> bool:
+        return True
+
+    def warm(self, count: int, position: int, /) -> None:
+        self.read_at(count, position)
+
     def write_at(self, buffers: Sequence[Buffer], position: int, /) -> int:
         self._usable()
         data = b"".join(buffers)
@@ -87,6 +123,11 @@ class SimFile:
         self._usable()
         self._disk._sync(self._path, self._inode)
 
+    def forget_cached(self) -> None:
+        self._usable()
+        self._inode.forget_cached()
+        self._disk._record_on(self._inode, Inode.forget_cached)
+
     def moved_to(self, path: str, /) -> None:
         self._path = path
 
@@ -94,6 +135,10 @@ class SimFile:
         self._usable()
         self._pins += 1
         return -1
+
+    def pin_if_open(self) -> bool:
+        self.pin()
+        return True
 
     def unpin(self) -> None:
         if self._pins <= 0:
@@ -133,10 +178,13 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.machine = Machine()
         self.faults: list[Fault] = []
+        self.attempts: list[Attempt] = []  # while recording
         self.syncs = 0
+        self.before_change: Callable[[], None] | None = None  # what another thread does at this moment
         self._locks: set[str] = set()
         self._guard = RLock()
         self._recording = False
+        self._first_order = 0
         self._log: list[Callable[[SimDisk], object]] = []
         self._start: Machine | None = None
         if record:
@@ -183,6 +231,21 @@ class SimDisk:
             except NotADirectoryError:
                 raise DiskError("mkdir", path, _os_error(errno.ENOTDIR)) from None
             self._record(lambda disk: disk.machine.make_dirs(path))
+
+    def make_dir(self, path: str, /) -> bool:
+        with self._guard:
+            node = self.machine.find(path)
+            if node is not None:
+                if isinstance(node, Directory):
+                    return False
+                raise DiskError("mkdir", path, _os_error(errno.ENOTDIR))
+            self._maybe_fail("mkdir", path)
+            self.machine.make_dir(path)
+            self._record(lambda disk: disk.machine.make_dir(path))
+            return True
+
+    def make_file(self, path: str, /) -> None:
+        self.open(path, create=True).close()
 
     def rename(self, source: str, target: str, /) -> None:
         with self._guard:
@@ -241,13 +304,14 @@ class SimDisk:
         matches: PathPredicate = lambda path: True,
         times: int = 1,
         partial_bytes: int = 0,
+        skip: int = 0,
     ) -> None:
-        """Let the next `times` operations of this name on a matching path fail.
+        """Let the next `times` operations of this name on a matching path fail, after `skip` of them.
 
-        Names: read, write, truncate, sync, create, mkdir, rename, remove, list, "sync directory". After a failed sync the unsynced
-        bytes stay readable but never become durable, and a later sync succeeds all the same: as Linux does it.
+        Names: read, write, truncate, sync, create, mkdir, rename, remove, list, "sync directory"; ANY_CHANGE is all but reading. After
+        a failed sync the unsynced bytes stay readable but never become durable, and a later sync succeeds all the same: as Linux does it.
         """
-        self.faults.append(Fault(operation, code, matches, times, partial_bytes))
+        self.faults.append(Fault(operation, code, matches, times, partial_bytes, skip))
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
         """Overwrite bytes in the cache and on the medium, as a failing drive does: no write, no sync, no error."""
@@ -294,6 +358,8 @@ class SimDisk:
     def start_recording(self) -> None:
         """Forget what was recorded and begin anew from the present state; also on a disk that `crash` returned."""
         self._log = []
+        self._first_order = self.machine.order
+        self.attempts = []
         self._start = self.machine.copy()
         self._recording = True
 
@@ -302,30 +368,72 @@ class SimDisk:
         """How many changing operations were recorded: compare with `CrashState.operations` to know what was acknowledged."""
         return len(self._log)
 
-    def crash_states(self, *, subsets_up_to: int = 5) -> Iterator[CrashState]:
-        """Every distinct disk that a crash may leave, after every prefix of the recorded operations.
+    def crash_states(
+        self,
+        *,
+        subsets_up_to: int = 5,
+        limit: int | None = None,
+        since: int = 0,
+        judged_by: Callable[[int], Hashable] = lambda operations: operations,
+    ) -> Iterator[CrashState]:
+        """Every distinct disk that a crash may leave, after every prefix of the recorded operations from `since` on.
 
-        For each prefix: the process was killed; everything unsynced was lost; and power losses in which unsynced operations
-        survived. With at most `subsets_up_to` unsynced operations all subsets are tried, else each one alone is lost or kept and
-        each prefix of them survives. The newest surviving write is also torn, in the middle and at a sector's boundary, and left as zeroes.
+        For each prefix: the process was killed; everything unsynced was lost; everything survived; and power losses in which some
+        unsynced operations survived. With at most `subsets_up_to` unsynced operations all subsets are tried, else each one alone is lost or
+        kept and the first of them survive. The newest surviving write is also torn, in the middle and at a sector's boundary, and left as
+        zeroes. With a `limit`, about so many of the reordered ones are tried, chosen by chance, and all of the plain ones.
+
+        `judged_by` tells two prefixes apart for whoever judges the disks: a disk that was seen with the same answer is not seen again.
         """
         if self._start is None:
             raise RuntimeError(
                 "nothing was recorded: make the SimDisk with record=True or call start_recording()"
             )
-        replica = self._rebooted(self._start.copy())
-        seen: set[int] = set()
-        for count in range(len(self._log) + 1):
-            if count:
-                self._log[count - 1](replica)
-            yield CrashState(count, "killed", replica.crash("keep_all"))
-            for fates in survival_choices(replica.machine.pending_ops(), subsets_up_to):
+        share = 1.0
+        if limit is not None:
+            total = sum(
+                1
+                for count, replica in self._replay_prefixes()
+                if count >= since
+                for _ in reordered_choices(replica.machine.pending_ops(), subsets_up_to)
+            )
+            share = min(1.0, limit / max(1, total))
+        seen: set[Hashable] = set()
+        for count, replica in self._replay_prefixes():
+            if count < since:
+                continue
+            yield CrashState(count, KILLED, replica.crash("keep_all"))
+            ops = replica.machine.pending_ops()
+            plain = list(plain_choices(ops))
+            chosen = (
+                fates
+                for fates in reordered_choices(ops, subsets_up_to)
+                if share == 1.0 or self.rng.random() < share
+            )
+            for fates in (*plain, *chosen):
                 machine = replica.machine.after_power_loss(fates)
-                mark = hash((count, machine.fingerprint()))
+                mark = (judged_by(count), machine.fingerprint())
                 if mark not in seen:
                     seen.add(mark)
                     label = "power lost: " + (" ".join(str(fate) for fate in fates) or "all was synced")
                     yield CrashState(count, label, self._rebooted(machine))
+
+    def crash_after(self, operations: int, mode: CrashMode) -> SimDisk:
+        """The disk that a crash after so many of the recorded operations leaves."""
+        for count, replica in self._replay_prefixes():
+            if count == operations:
+                return replica.crash(mode)
+        raise ValueError(f"{operations} operations were not recorded, only {self.operations}")
+
+    def _replay_prefixes(self) -> Iterator[tuple[int, SimDisk]]:
+        """A second disk on which the recorded operations happen again, before the first and after each."""
+        assert self._start is not None
+        replica = self._rebooted(self._start.copy())
+        for count in range(len(self._log) + 1):
+            if count:
+                replica.machine.order = self._first_order + count
+                self._log[count - 1](replica)
+            yield count, replica
 
     # -- what the recorded operations do (no faults, no recording: replayed by crash_states) ---------------------------
 
@@ -365,7 +473,7 @@ class SimDisk:
                 failure = _os_error(errno.ENOSPC)
                 data = data[: max(0, len(data) - (grown - room))]
             if data:
-                self._change(inode, DataOp(position, data))
+                self._change(inode, DataOp(position, data, self._next_order()))
             if failure is not None:
                 raise DiskError("write", path, failure)
 
@@ -373,7 +481,7 @@ class SimDisk:
         with self._guard:
             self._maybe_fail("truncate", path)
             if size != len(inode.live):
-                self._change(inode, DataOp(size, None))
+                self._change(inode, DataOp(size, None, self._next_order()))
 
     def _change(self, inode: Inode, op: DataOp) -> None:
         now_ms = self._now_ms()
@@ -424,12 +532,21 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return node
 
+    def _next_order(self) -> int:
+        """The number that the next operation has in the recording."""
+        self.machine.order = self._first_order + len(self._log) + 1
+        return self.machine.order
+
     def _next_fault(self, operation: str, path: str) -> Fault | None:
-        for fault in self.faults:
-            if fault.operation == operation and fault.times > 0 and fault.matches(path):
-                fault.times -= 1
-                return fault
-        return None
+        if operation not in _READING and self.before_change is not None:
+            meanwhile, self.before_change = self.before_change, None
+            meanwhile()
+            self.before_change = meanwhile
+        self._next_order()
+        struck = next((fault for fault in self.faults if fault.strikes(operation, path)), None)
+        if self._recording and operation not in _READING:
+            self.attempts.append(Attempt(operation, path, struck is not None))
+        return struck
 
     def _maybe_fail(self, operation: str, path: str) -> None:
         fault = self._next_fault(operation, path)

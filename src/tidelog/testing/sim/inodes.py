@@ -14,10 +14,11 @@ from weakref import WeakValueDictionary
 
 @dataclass(frozen=True, slots=True)
 class DataOp:
-    """A write of `data` at `position`, or a truncation to `position` bytes if `data` is None."""
+    """A write of `data` at `position`, or a truncation to `position` bytes if `data` is None. `order`: when, among all operations."""
 
     position: int
     data: bytes | None
+    order: int = 0
 
     def apply_to(self, image: bytearray) -> None:
         if self.data is None:
@@ -54,9 +55,9 @@ class Fate:
         return Fate("sectors:" + "".join("01"[bit] for bit in mask), mask=mask, sector=sector)
 
     @staticmethod
-    def zeroed() -> Fate:
-        """The file's new length reached the medium, its bytes did not: journalling file systems do this."""
-        return Fate("zeroed", cut=0)
+    def zeroed(cut: int = 0) -> Fate:
+        """The file's new length reached the medium, its bytes did not, but for the first `cut`: journalling file systems do this."""
+        return Fate(f"zeroed@{cut}", cut=cut)
 
     @property
     def survives(self) -> bool:
@@ -103,6 +104,12 @@ class Inode:
             op.apply_to(self.durable)
         self.pending.clear()
 
+    def forget_cached(self) -> None:
+        """What a failed sync lost is not seen any more."""
+        self.live = bytearray(self.durable)
+        for op in self.pending:
+            op.apply_to(self.live)
+
     def corrupt(self, position: int, data: bytes) -> None:
         for image in (self.live, self.durable):
             known = data[: max(0, len(image) - position)]
@@ -122,7 +129,7 @@ class Inode:
             for piece in fate.pieces(op):
                 piece.apply_to(other.durable)
             if (
-                fate.label == "zeroed"
+                fate.label.startswith("zeroed")
                 and op.data is not None
                 and len(other.durable) < op.position + len(op.data)
             ):
@@ -150,6 +157,7 @@ class NameOp:
     """One atomic change of names: a creation or removal has one part, a rename two."""
 
     changes: tuple[tuple[Directory, str, Node | None], ...]
+    order: int = 0
 
     def apply_durably(self) -> None:
         for directory, name, node in self.changes:
@@ -162,7 +170,7 @@ class NameOp:
 class Machine:
     """The whole tree of one disk. Paths are split at "/"; absolute and relative ones are the same tree."""
 
-    __slots__ = ("_next_number", "inodes", "pending_names", "root")
+    __slots__ = ("_next_number", "inodes", "order", "pending_names", "root")
 
     def __init__(self) -> None:
         self.root = Directory()
@@ -170,6 +178,7 @@ class Machine:
         # By number, so that a copy of the machine can find its own version of a file. Weak: removed files go when closed.
         self.inodes: WeakValueDictionary[int, Inode] = WeakValueDictionary()
         self._next_number = 1
+        self.order = 0  # of the operation at hand: whoever performs operations counts them
 
     def find(self, path: str) -> Node | None:
         node: Node = self.root
@@ -194,6 +203,10 @@ class Machine:
                 self.sync_name(directory, name, node)
             directory = node
 
+    def make_dir(self, path: str) -> None:
+        """One directory whose name is pending like any other."""
+        self.link([(path, Directory(self._number()))])
+
     def sync_name(self, directory: Directory, name: str, node: Directory) -> None:
         self.sync_directory(directory)
         directory.durable[name] = node
@@ -215,7 +228,7 @@ class Machine:
                 directory.live.pop(name, None)
             else:
                 directory.live[name] = node
-        self.pending_names.append(NameOp(tuple(resolved)))
+        self.pending_names.append(NameOp(tuple(resolved), self.order))
 
     def sync_directory(self, directory: Directory) -> None:
         """Make every change that touches this directory durable, a rename in both its directories at once."""
@@ -273,7 +286,10 @@ class Machine:
             new.durable = {name: twin(node) for name, node in old.durable.items()}
         machine.root = twins[id(self.root)]
         machine.pending_names = [
-            NameOp(tuple((twins[id(where)], name, node and twin(node)) for where, name, node in op.changes))
+            NameOp(
+                tuple((twins[id(where)], name, node and twin(node)) for where, name, node in op.changes),
+                op.order,
+            )
             for op in self.pending_names
         ]
         return machine

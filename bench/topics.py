@@ -1,0 +1,84 @@
+"""Making a topic for one measurement, and taking it away so thoroughly that the next one does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from collections.abc import Iterator
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tools.peers.process import Peer
+from tools.peers.raw import RawConnection
+
+LEADER_SECONDS_MAX = 60.0
+DELETION_SECONDS_MAX = 20.0
+# Broker settings of every peer: files of deleted topics go soon, or the disk would fill (both wait a minute by default).
+QUICK_DELETION = {"log.segment.delete.delay.ms": "100"}
+
+
+def create_topic(bootstrap: str, topic: str, *, partitions: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    for number in range(partitions):
+        _wait_for_leader(bootstrap, topic, number)
+
+
+def _wait_for_leader(bootstrap: str, topic: str, partition: int) -> None:
+    """Kafka says that a topic is created a moment before it serves it."""
+    deadline = time.monotonic() + LEADER_SECONDS_MAX
+    with RawConnection(bootstrap) as connection:
+        while True:
+            try:
+                connection.list_offset(topic, -1, partition=partition)
+                return
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def stored_records(bootstrap: str, topic: str, partitions: int = 1) -> int:
+    with RawConnection(bootstrap) as connection:
+        return sum(connection.list_offset(topic, -1, partition=number) for number in range(partitions))
+
+
+@contextlib.contextmanager
+def topic_of(peer: Peer, what: str, *, partitions: int = 1, volume: int = 0) -> Iterator[str]:
+    """A fresh topic, and no trace of it afterwards. `volume`: bytes that will be written, if they are many."""
+    topic = f"bench-{what}-{time.time_ns()}"
+    create_topic(peer.bootstrap, topic, partitions=partitions)
+    try:
+        touch_memory(volume)
+        yield topic
+    finally:
+        delete_topic(peer.bootstrap, topic)
+        if volume:
+            _wait_until_deleted(peer, topic)
+            os.sync()  # one peer's dirty pages must not be written back in the other's time
+
+
+def _wait_until_deleted(peer: Peer, topic: str) -> None:
+    deadline = time.monotonic() + DELETION_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if not any(entry.name.startswith(topic) for entry in os.scandir(peer.log_dir)):
+            return
+        time.sleep(0.05)
+
+
+def touch_memory(size: int) -> None:
+    """Have as much memory at hand as a measurement will fill with page cache.
+
+    A virtual machine gives free pages back to its host, and the first touch of each costs several times the write itself. That
+    belongs to no peer, so it is paid before the clock starts.
+    """
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if size := min(size, free // 2):
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()

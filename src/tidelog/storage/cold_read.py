@@ -1,0 +1,89 @@
+"""Which bytes a read would have to wait for: data that is not in the page cache any more.
+
+A read on the event loop that meets a cold page holds up every client of the broker. So a fetch asks here first, has the cold bytes
+brought in by a thread, and reads then. Readers at the log's end, where nearly all readers are, are told apart by two comparisons.
+
+This is a courtesy and no guarantee: what was found in memory may be gone a moment later, and then the loop waits for the disk once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.errors import CorruptDataError
+from tidelog.storage import files
+from tidelog.storage.disk import Disk, DiskError, File
+
+if TYPE_CHECKING:
+    from tidelog.storage.log import Log
+
+HOT_TAIL_BYTES: Final = 32 << 20
+"""What was written last is in memory."""
+WARM_BYTES_MAX: Final = 8 << 20
+"""At most so much is brought in for one fetch of one partition."""
+
+
+class ColdBytes(NamedTuple):
+    """`warm` them in a thread, then ask again: an index comes before the batches it leads to."""
+
+    disk: Disk
+    path: str
+    file: File | None  # None: the whole file at `path`, which nobody has opened yet
+    position: int
+    size: int
+
+    def warm(self) -> None:
+        if self.file is not None:
+            self.file.warm(self.size, self.position)
+            return
+        try:
+            file = self.disk.open(self.path)
+        except FileNotFoundError:
+            return  # deleted meanwhile, or to be rebuilt
+        try:
+            file.warm(file.size(), 0)
+        finally:
+            file.close()
+
+
+def find_cold(log: Log, offset: int, max_bytes: int) -> ColdBytes | None:
+    """The first thing that a read of `max_bytes` from `offset` would wait for; None when all of it is in memory.
+
+    Also None when the look fails: the read itself meets the same trouble, and has an answer for it.
+    """
+    try:
+        return _find_cold(log, offset, max_bytes)
+    except (CorruptDataError, DiskError, FileNotFoundError):
+        return None
+
+
+def _find_cold(log: Log, offset: int, max_bytes: int) -> ColdBytes | None:
+    if not log.log_start_offset <= offset < log.log_end_offset:
+        return None
+    place = log.positions.get(offset)
+    active = log.active
+    if place is not None:
+        segment, position = place
+    else:
+        segment = log.segments[log.segment_number(offset)]
+        position = 0
+    if segment is active and active.size - position <= HOT_TAIL_BYTES:
+        return None
+    if segment.damage is not None:
+        return None  # perhaps there is no file to look at
+    if segment is not active and not segment.indexes_are_open:
+        path = files.segment_path(segment.directory, segment.base_offset, files.INDEX)
+        return ColdBytes(segment.disk, path, None, 0, 0)
+    if place is None:
+        position = segment.estimate_position(offset)
+    # The end of an answer is looked for in the index interval behind its size.
+    wanted = min(max_bytes + 2 * segment.config.index_interval_bytes, WARM_BYTES_MAX, segment.size - position)
+    if wanted <= 0 or segment.file.is_cached(wanted, position):
+        return None
+    return ColdBytes(segment.disk, segment.file.path, segment.file, position, wanted)
+
+
+def warm_all(cold: Sequence[ColdBytes]) -> None:
+    for each in cold:
+        each.warm()
