@@ -90,12 +90,12 @@ BEGINNING = [
 ]
 
 
-def replayed(*lines: str, ended: bool = False) -> TracedFiles:
+def replayed(*lines: str, ended: bool = False, real: Path | None = None) -> TracedFiles:
     files = TracedFiles(ROOT)
     for event in strace.parse([*BEGINNING, *lines]):
         (files.end if event.ended else files.begin)(event.call)
     if ended:
-        files.process_ended()
+        files.process_ended(real)
     return files
 
 
@@ -110,6 +110,11 @@ def left(files: TracedFiles, loss: str = "all is lost") -> dict[str, bytes]:
 
 
 # ---- reading a trace
+
+
+@pytest.mark.parametrize("text", ["???( <unfinished ...>", "???()           = ?"])
+def test_a_thread_killed_at_the_door_of_a_call_has_done_nothing(text: str) -> None:
+    assert strace.parse([line(text, 2)]) == []
 
 
 def test_calls_of_two_threads_overlap() -> None:
@@ -247,6 +252,37 @@ def test_what_the_process_died_within_may_have_happened_and_is_not_durable() -> 
     files = replayed(*trace, ended=True)
     assert left(files) == {"a": b""}
     assert left(files, "all is kept") == {"a": b"one"}
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_the_directory_tells_what_the_process_died_within(tmp_path: Path, happened: bool) -> None:
+    trace = [
+        opened(f"{ROOT}/old", 4),
+        opened(f"{ROOT}/gone", 5),
+        opened(f"{ROOT}/cut", 6),
+        line(f"pwrite64(6, {quoted(b'xyz')}, 3, 0) = 3"),
+        line(f"pwrite64(4, {quoted(b'one')}, 3, 0 <unfinished ...>", 1),
+        line(f"rename({quoted(ROOT + '/old')}, {quoted(ROOT + '/new')} <unfinished ...>", 2),
+        line(f"unlink({quoted(ROOT + '/gone')} <unfinished ...>", 3),
+        line("ftruncate(6, 1 <unfinished ...>", 4),
+        line(f"mkdir({quoted(ROOT + '/made')}, 0777 <unfinished ...>", 5),
+        line(f"openat(AT_FDCWD, {quoted(ROOT + '/opened')}, O_RDWR|O_CREAT, 0644 <unfinished ...>", 6),
+    ]
+    if happened:
+        real: dict[str, bytes] = {
+            "new": b"on",
+            "cut": b"x",
+            "opened": b"",
+        }  # and two of three bytes were written
+        (tmp_path / "made").mkdir()
+    else:
+        real = {"old": b"", "gone": b"", "cut": b"xyz"}
+    for name, data in real.items():
+        (tmp_path / name).write_bytes(data)
+    files = replayed(*trace, ended=True, real=tmp_path)
+    assert left(files, "all is kept") == real
+    assert (files.machine.find(f"{ROOT}/made") is not None) == happened
+    assert left(files) == {}
 
 
 def test_calls_that_failed_change_nothing() -> None:

@@ -77,7 +77,7 @@ def quiet() -> Iterator[None]:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     if "TIDELOG_CRASH_TRACES" in os.environ:
         place = Path(os.environ["TIDELOG_CRASH_TRACES"])
-        traces = sorted(place.glob("trace-*"))
+        traces = sorted(path for path in place.glob("trace-*") if path.is_file())
         assert traces, f"{place} holds no traces"
         return Traced(Recording(str(place / "data"), traces), Told(), place / "data", random.Random())
     broker = TracedBroker(tmp_path_factory.mktemp("traced"), settings=SETTINGS)
@@ -172,7 +172,7 @@ def test_real_files_show_the_same(traced: Traced, tmp_path: Path) -> None:
     recording = traced.recording
     for number, (moment, machine) in enumerate(sampled(traced, REAL_DIRECTORIES)):
         ((label, left),) = (
-            crash_states(machine, [], 1, traced.chance) if machine.pending_ops() else [("", machine)]
+            crash_states(machine, [], 1, traced.chance) if machine.pending_ops() else [("", machine.copy())]
         )
         target = tmp_path / str(number)
         write_out(left, recording.root, target)

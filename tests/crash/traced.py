@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from tidelog.testing.syscalls import strace
-from tidelog.testing.syscalls.crash_states import Recording
+from tidelog.testing.syscalls.crash_states import Recording, left_by
 from tools.peers.process import PeerFailedError
 from tools.peers.tidelog import TidelogPeer
 
@@ -49,13 +50,21 @@ class TracedBroker(TidelogPeer):
                 os.kill(self.broker_pid, signal.SIGKILL)
         self._reap()
         super().kill()
+        self._keep()
 
     def terminate(self) -> int:
         if self.is_running:
             os.kill(self.broker_pid, signal.SIGTERM)
             assert self._process is not None
-            return self._process.wait(30)
+            code = self._process.wait(30)
+            self._keep()
+            return code
         return 0
+
+    def _keep(self) -> None:
+        """The directory as this process left it: what became of the calls that it died within is not in its trace."""
+        if self.traces and not left_by(self.traces[-1]).exists():
+            shutil.copytree(self.log_dir, left_by(self.traces[-1]))
 
     def recording(self) -> Recording:
         return Recording(str(self.log_dir), self.traces)

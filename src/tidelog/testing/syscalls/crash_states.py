@@ -35,14 +35,21 @@ class Moment:
     why: str
 
 
+def left_by(trace: Path) -> Path:
+    """Where a copy of the directory is kept as the process of this trace left it."""
+    return trace.with_name(trace.name + ".left")
+
+
 class Recording:
     """The traces of one broker's processes, one after another on the same directory, as one row of events."""
 
     def __init__(self, root: str, traces: Sequence[Path]) -> None:
         self.root = root
         self.events: list[Event | None] = []  # None: the process has ended
+        self._left: dict[int, Path | None] = {}
         for trace in traces:
             self.events += [*read_trace(trace), None]
+            self._left[len(self.events) - 1] = left_by(trace) if left_by(trace).exists() else None
         conversations = Conversations()
         for place, event in enumerate(self.events):
             if event is None:
@@ -59,7 +66,7 @@ class Recording:
         files = TracedFiles(self.root)
         for place, event in enumerate(self.events):
             if event is None:
-                files.process_ended()
+                files.process_ended(self._left[place])
             elif event.ended:
                 files.end(event.call)
             else:

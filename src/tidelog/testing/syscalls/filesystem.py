@@ -1,7 +1,8 @@
 """Replays file operations of a trace on the simulation's model of a disk, which knows what was synced and what was not.
 
 Owns what each system call does to names, bytes and their durability, and which descriptor means what. A sync covers what had ended before it
-began, and counts when it has ended; a change counts when it has ended, or when its process died within it. Both is the worst case.
+began, and counts when it has ended; a change counts when it has ended. Both is the worst case. What became of a change that its process
+died within only the directory itself can tell, as the process left it.
 
 Only calls below `root` count. One that changes something there in a way not known here is a `TraceError`, never ignored.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -69,15 +71,45 @@ class TracedFiles:
         self._targets.pop(call, None)
         self._covered.pop(call, None)
 
-    def process_ended(self) -> None:
-        """Killed or not: its descriptors are gone, the page cache is not. What it died within may have happened."""
-        for call in list(self._in_flight):
-            if call.name not in _SYNCS:
+    def process_ended(self, left: Path | None = None) -> None:
+        """Killed or not: its descriptors are gone, the page cache is not.
+
+        `left` is a copy of `root` as the process left it. It says which calls happened that the process died within; without it all have.
+        """
+        unfinished = [call for call in self._in_flight if call.name not in _SYNCS]
+        unfinished.sort(key=lambda call: call in self._targets and call.name not in _OPENS)  # names first
+        for call in unfinished:
+            if left is None or self._happened(call, left):
                 self._apply(call)
         self._in_flight.clear()
         self._targets.clear()
         self._covered.clear()
         self._open.clear()
+
+    def _happened(self, call: Call, left: Path) -> bool:
+        """For a write this also sets how much of it: a kill can come between two pages."""
+
+        def real(path: str) -> Path | None:
+            return left / path[len(self.root) + 1 :] if self._is_ours(path) else None
+
+        node = self._targets.get(call)
+        if isinstance(node, Inode) and call.name not in _OPENS:
+            named = next((path for path, found in walk(self.machine.root) if found is node), None)
+            file = real(named) if named else None
+            if file is None or not file.exists():
+                return False  # nobody will see it again
+            bytes_left = file.read_bytes()
+            if call.name not in _POSITIONED_WRITES:
+                return len(bytes_left) != len(node.live)
+            data, position = _written_by(call)
+            there = zip(data, bytes_left[position:], strict=False)
+            call.result = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], there))
+            return call.result > 0
+        files = [file for file in map(real, self._paths(call)) if file is not None]
+        if not files:
+            return True
+        gone = call.name.startswith(("rename", "unlink", "rmdir"))
+        return files[0].exists() != gone
 
     # ---- one call
 
@@ -128,14 +160,9 @@ class TracedFiles:
         inode = self._targets.get(call)
         if not isinstance(inode, Inode):
             return
-        if call.name == "pwrite64":
-            data, position = call.strings()[0], call.last_numbers(1)[0]
-        else:
-            data, position = call.buffers(), call.last_numbers(2 if call.name == "pwritev2" else 1)[0]
+        data, position = _written_by(call)
         if call.result is not None:
             data = data[: call.result]
-        if position < 0:
-            raise TraceError(f"the replay keeps no cursors: {call}")
         inode.apply(DataOp(position, data), 0)
 
     def _resized(self, call: Call) -> None:
@@ -225,6 +252,17 @@ class TracedFiles:
             if found is node:
                 return path
         raise TraceError(f"descriptor {number} is of a directory that has no name any more")
+
+
+def _written_by(call: Call) -> tuple[bytes, int]:
+    """What a write was given, and where it goes."""
+    if call.name == "pwrite64":
+        data, position = call.strings()[0], call.last_numbers(1)[0]
+    else:
+        data, position = call.buffers(), call.last_numbers(2 if call.name == "pwritev2" else 1)[0]
+    if position < 0:
+        raise TraceError(f"the replay keeps no cursors: {call}")
+    return data, position
 
 
 def walk(directory: Directory, path: str = "") -> Iterator[tuple[str, Inode | Directory]]:

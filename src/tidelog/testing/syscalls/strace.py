@@ -34,6 +34,8 @@ _UNFINISHED: Final = re.compile(r"(\w+)\((.*?),? *<(?:unfinished|detached) \.\.\
 _NEVER_RESUMED: Final = re.compile(
     r"<\.\.\. \w+ resumed>.*<(?:unfinished|detached) \.\.\.>(?:\) += \?.*)?", re.DOTALL
 )
+# Killed at the door of a call, before strace could read which: it was not let in.
+_NEVER_BEGUN: Final = re.compile(r"\?\?\?\(.*", re.DOTALL)
 _RESUMED: Final = re.compile(r"<\.\.\. (\w+) resumed>(.*)\) += (-?\d+|\?)(?: (.*))?", re.DOTALL)
 _STRING: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 _BUFFER: Final = re.compile(r'iov_base="((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
@@ -129,7 +131,7 @@ def parse(lines: Iterable[str]) -> list[Event]:
         if parts is None:
             raise TraceError(f"strace wrote a line of no known form: {line[:200]!r}")
         thread, text = int(parts[1]), parts[3]
-        if text.startswith(("+++", "---")):
+        if text.startswith(("+++", "---")) or _NEVER_BEGUN.fullmatch(text):
             continue
         if _NEVER_RESUMED.fullmatch(text):
             unfinished.pop(thread)  # begun, and that is all there is to say
