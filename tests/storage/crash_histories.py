@@ -216,6 +216,23 @@ def retention_while_a_checkpoint_is_written(world: StorageWorld) -> None:
     world.dispose()
 
 
+def a_flush_after_retention_took_what_was_never_synced(world: StorageWorld) -> None:
+    """Until a checkpoint holds the new log start, the flushed records are found only behind those that retention has let go."""
+    world.create()
+    world.append(count=2)
+    world.roll()
+    world.append(count=2)
+    world.commit()
+    world.configure(retention_bytes=0)
+    assert world.retain() == 2
+    world.configure(retention_bytes=-1)
+    world.append(count=2)
+    world.flush()
+    world.append()
+    world.checkpoint()
+    world.dispose()
+
+
 def retention_after_a_checkpoint_was_taken(world: StorageWorld) -> None:
     """The checkpoint holds a log start below which a segment is only now let go: what is known of its producers is not durable yet."""
     world.create()
@@ -523,6 +540,7 @@ HISTORIES: tuple[History, ...] = (
     roll, roll_then_flush, roll_while_a_flush_runs, roll_by_size_again_and_again, new_epochs,
     checkpoints_between_flushes, a_checkpoint_taken_before_and_written_after, a_checkpoint_while_a_flush_runs,
     retention_by_size, retention_by_time, retention_takes_everything, retention_while_a_checkpoint_is_written,
+    a_flush_after_retention_took_what_was_never_synced,
     retention_after_a_checkpoint_was_taken,
     delete_records, delete_records_inside_a_batch, delete_records_never_synced, delete_records_over_segments,
     truncate_inside_a_segment, truncate_over_segments, truncate_what_was_never_synced, truncate_while_a_flush_runs, truncate_twice,

@@ -115,6 +115,11 @@ class Unsynced:
     def anything(self) -> bool:
         return bool(self.segments) or bool(self.files) or self.new_names
 
+    def forget(self, segments: Sequence[Segment]) -> None:
+        """They are going, and nothing that stays depends on them."""
+        gone = set(map(id, segments))
+        self.segments = [segment for segment in self.segments if id(segment) not in gone]
+
     def add(self, file: File) -> None:
         self.files.append(file)
         self.new_names = True

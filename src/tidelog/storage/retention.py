@@ -103,8 +103,7 @@ def _take_out(log: Log, doomed: list[Segment]) -> None:
     kept = log.segments[len(doomed) :]
     log.log_start_offset = max(log.log_start_offset, kept[0].base_offset)
     log.producers.log_start_moved(log.log_start_offset)
-    gone = set(map(id, doomed))
-    log.unsynced.segments = [segment for segment in log.unsynced.segments if id(segment) not in gone]
+    # Not out of `unsynced`: until the new log start is durable, what is flushed next is reachable through them only (I3).
     log.doomed.extend(doomed)
     log.replace_segments(kept)
 
@@ -160,6 +159,7 @@ class Release:
         self._marked: list[list[str]] = []
         self._error: DiskError | None = None
         log.release = self
+        log.unsynced.forget(segments)
 
     def run(self) -> None:
         """Oldest first, the log file of each before its indexes. A failure is kept for `finish`."""

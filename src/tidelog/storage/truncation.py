@@ -94,7 +94,7 @@ def truncate_to(log: Log, offset: int) -> bool:
         return True
     disk, directory = log.disk, log.directory
     intent = _begin(log, PENDING, end_offset)
-    log.unsynced.segments = [segment for segment in log.unsynced.segments if segment in kept[:-1]]
+    log.unsynced.forget([kept[-1], *gone])
     remove_segments(disk, directory, gone, snapshots_above=end_offset)
     kept[-1].truncate(position, end_offset)
     log.replace_segments(kept)

@@ -159,7 +159,7 @@ class RandomHistory:
         if key is not None:
             log = self.world.log(key)
             offset = log.log_end_offset - self._rng.randrange(4)
-            if offset >= log.log_start_offset:
+            if offset >= log.log_start_offset and log.release is None:
                 self._epoch += 1
                 self._do(f"truncate {offset} {key}", lambda: self.world.truncate(offset, key))
 

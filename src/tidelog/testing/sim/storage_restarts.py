@@ -5,6 +5,7 @@ Dearer than a look at what was found (`storage_checks`), so they are made on a s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
@@ -43,10 +44,21 @@ def answers(log: Log) -> dict[str, object]:
         ],
         "times": [log.offset_for_timestamp(time) for time in times],
         "latest": log.max_timestamp_offset(),
-        # An epoch without a batch is forgotten by a start, as in Kafka; whoever leads begins it again.
-        "epochs": [entry for entry in log.epochs.checkpoint_entries() if entry[1] < log.log_end_offset],
+        "epochs": _epochs(log, [batch.base_offset for batch in batches]),
         "producers": producers_of(log.producers),
     }
+
+
+def _epochs(log: Log, bases: list[int]) -> list[tuple[int, int]]:
+    """Each epoch and its first batch. One without a batch is forgotten by a start, as in Kafka: whoever leads begins it again; and where
+    the first ones were cleaned away, an epoch that is found from its batches begins later.
+    """
+    first_batches: dict[int, int] = {}  # base offset -> the newest epoch that begins there
+    for epoch, start in log.epochs.checkpoint_entries():
+        number = bisect_left(bases, start)
+        if number < len(bases):
+            first_batches[bases[number]] = epoch
+    return [(epoch, base) for base, epoch in first_batches.items()]
 
 
 def _batch_at(log: Log, offset: int) -> int | None:

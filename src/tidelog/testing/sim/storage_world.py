@@ -305,9 +305,6 @@ class StorageWorld:
         held = [batch for batch in version.batches if batch.stored.last_offset >= log.log_start_offset]
         limit = log.log_start_offset
         config = log.config
-        if config.retention_ms >= 0:
-            fresh = [b for b in held if now_ms - b.header.max_timestamp <= config.retention_ms]
-            limit = max(limit, fresh[0].stored.base_offset if fresh else log.log_end_offset)
         if config.retention_bytes >= 0:
             enough = [
                 batch.stored.base_offset
@@ -315,6 +312,14 @@ class StorageWorld:
                 if version.size_from(batch.stored.base_offset) >= config.retention_bytes
             ]
             limit = max(limit, *enough, log.log_end_offset if config.retention_bytes == 0 else 0)
+        if config.retention_ms >= 0:
+            # A batch that is let go for its size no longer protects older times behind it.
+            fresh = [
+                b.stored.base_offset
+                for b in held
+                if b.stored.last_offset >= limit and now_ms - b.header.max_timestamp <= config.retention_ms
+            ]
+            limit = max(limit, fresh[0] if fresh else log.log_end_offset)
         return min(limit, log.high_watermark)
 
     def dispose(self, *, later_ms: int = 1000) -> None:
