@@ -145,3 +145,18 @@ def test_real_pages_are_told_apart(tmp_path: Path) -> None:
 def _release(slow_disk: SlowDisk) -> Iterator[None]:
     yield
     slow_disk.go_on.set()
+
+
+def test_an_index_that_nobody_has_opened_is_warmed_once(
+    broker: OwnBroker, slow_disk: SlowDisk, far_behind: tuple[Wire, Topic]
+) -> None:
+    _, topic = far_behind
+    broker.restart()
+    reader = broker.connect()
+    segment_bytes = broker.broker.partitions.leader_of("cold", 0).log.segments[0].size
+    assert reader.fetch(topic, 0, max_bytes=2 * segment_bytes).error_code == 0
+    assert slow_disk.warmed_by == [], "to read a whole segment, no index is needed"
+    assert reader.fetch(topic, 3, max_bytes=2 * BATCH_BYTES).error_code == 0
+    assert len(slow_disk.warmed_by) == 1
+    assert reader.fetch(topic, 5, max_bytes=2 * BATCH_BYTES).error_code == 0
+    assert len(slow_disk.warmed_by) == 1, "it is open now"

@@ -47,18 +47,19 @@ class ColdBytes(NamedTuple):
             file.close()
 
 
-def find_cold(log: Log, offset: int, max_bytes: int) -> ColdBytes | None:
+def find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool = False) -> ColdBytes | None:
     """The first thing that a read of `max_bytes` from `offset` would wait for; None when all of it is in memory.
 
-    Also None when the look fails: the read itself meets the same trouble, and has an answer for it.
+    Also None when the look fails: the read itself meets the same trouble, and has an answer for it. `index_was_warmed`: this was asked
+    a moment ago, and an index that nobody has opened yet was read into memory.
     """
     try:
-        return _find_cold(log, offset, max_bytes)
+        return _find_cold(log, offset, max_bytes, index_was_warmed=index_was_warmed)
     except (CorruptDataError, DiskError, FileNotFoundError):
         return None
 
 
-def _find_cold(log: Log, offset: int, max_bytes: int) -> ColdBytes | None:
+def _find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool) -> ColdBytes | None:
     if not log.log_start_offset <= offset < log.log_end_offset:
         return None
     place = log.positions.get(offset)
@@ -67,15 +68,16 @@ def _find_cold(log: Log, offset: int, max_bytes: int) -> ColdBytes | None:
         segment, position = place
     else:
         segment = log.segments[log.segment_number(offset)]
-        position = 0
+        position = 0 if offset <= segment.base_offset else -1  # -1: the index knows
     if segment is active and active.size - position <= HOT_TAIL_BYTES:
         return None
     if segment.damage is not None:
         return None  # perhaps there is no file to look at
-    if segment is not active and not segment.indexes_are_open:
+    needs_index = position < 0 or segment.size - position > max_bytes  # for the beginning, or for the end
+    if needs_index and segment is not active and not segment.indexes_are_open and not index_was_warmed:
         path = files.segment_path(segment.directory, segment.base_offset, files.INDEX)
         return ColdBytes(segment.disk, path, None, 0, 0)
-    if place is None:
+    if position < 0:
         position = segment.estimate_position(offset)
     # The end of an answer is looked for in the index interval behind its size.
     wanted = min(max_bytes + 2 * segment.config.index_interval_bytes, WARM_BYTES_MAX, segment.size - position)

@@ -142,7 +142,7 @@ class _Fetch:
 
     # ---- cold data
 
-    def _find_cold(self) -> list[ColdBytes]:
+    def _find_cold(self, *, again: bool = False) -> list[ColdBytes]:
         """What the answer would have to wait for on the disk. Such a fetch leaves the loop until a thread has read it."""
         left = self.limit_bytes
         cold: list[ColdBytes] = []
@@ -150,7 +150,8 @@ class _Fetch:
             partition = self.broker.partitions.find(target.name, target.key.partition)
             if partition is None or partition.stopped_with is not None:
                 continue
-            found = find_cold(partition.log, target.fetch_offset, min(target.max_bytes, left))
+            wanted = min(target.max_bytes, left)
+            found = find_cold(partition.log, target.fetch_offset, wanted, index_was_warmed=again)
             if found is not None:
                 cold.append(found)
                 left -= found.size
@@ -170,7 +171,7 @@ class _Fetch:
         assert self.pending is not None
         if self.pending.connection.closed:
             return
-        cold = self._find_cold() if rounds and error is None else None
+        cold = self._find_cold(again=True) if rounds and error is None else None
         if cold:
             self._warm(cold, rounds)
             return
