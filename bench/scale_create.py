@@ -6,6 +6,7 @@ serve. So the clock runs until every partition answers ListOffsets, for both.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -83,4 +84,5 @@ def wait_until_gone(peer: Peer) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{peer.name} has not removed its deleted partitions")
         time.sleep(0.1)
+    os.sync()  # nor in the file system's journal
     time.sleep(SETTLE_SECONDS)
