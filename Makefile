@@ -12,7 +12,7 @@ EVERY_DAY := not interop
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench micro soak sim fuzz interop crash clients docs constraints clean
+.PHONY: help install run test lint fmt bench micro soak scale sim fuzz interop crash clients docs constraints clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -46,7 +46,7 @@ run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
 
 test: lint ## lint, types and every test that needs no other registry
 	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
-	$(PYTEST) -m "slow and $(EVERY_DAY)" --timeout 600
+	$(PYTEST) -m "slow and $(EVERY_DAY)" -rs --timeout 600
 
 lint: install ## ruff, mypy --strict, import contracts
 	$(VENV)/bin/ruff check .
@@ -68,6 +68,11 @@ micro: install ## microseconds of the hot paths, beside their budgets
 soak: install ## memory under full load with slow consumers, flat or not (MINUTES=20)
 	$(PY) -m bench.soak --minutes $(or $(MINUTES),20) $(SOAK)
 
+scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kafka: times, descriptors, waits
+	$(PY) -m bench.scale --partitions 1000,3000,10000
+	$(PY) -m bench.scale --segments 1000,3000,10000
+	$(PY) -m bench.scale --create 2000
+
 sim: install ## storage and metadata on the simulated disk, with EFFORT=20 times the examples of make test
 	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication -n $(WORKERS) --timeout 3600
 
@@ -80,8 +85,8 @@ fuzz: install ## hostile frames at decoders and a live broker, bombs and crowds:
 interop: install ## Kafka's own tools and clients of other languages, where their registries are reachable
 	$(PYTEST) -m interop -rs --timeout 600
 
-crash: install ## kill -9 under load, 50 times (CYCLES=n)
-	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),50) $(PYTEST) tests/crash --timeout 3600
+crash: install ## kill -9 under load, 50 times (CYCLES=n), and power losses from recorded system calls, EFFORT=5 times make test
+	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),50) TIDELOG_TEST_EFFORT=$(or $(EFFORT),5) $(PYTEST) tests/crash -rs --timeout 3600
 
 clients: install ## every client library against the broker, nothing else
 	$(PYTEST) tests/clients --timeout 1800

@@ -23,7 +23,8 @@ PRODUCER_SETTINGS: dict[str, Any] = {
     "linger.ms": 5,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 1_000_000,
-    "queue.buffering.max.kbytes": 1 << 20,
+    # More would be memory that the client touches for the first time while the clock runs.
+    "queue.buffering.max.kbytes": 128 << 10,
 }
 CONSUMER_SETTINGS: dict[str, Any] = {
     # With the default of 100,000 librdkafka pauses a second whenever its queue is full, and measures itself.

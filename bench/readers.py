@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import children, latency, load, raw_load
+from bench import children, latency, load, memory_at_hand, raw_load
 from bench.children import Child, new_event
 from bench.latency import Percentiles
 from bench.plan import MB, Plan
 from bench.results import Metric, Results
-from bench.topics import stored_records, topic_of, touch_memory
+from bench.topics import stored_records, topic_of
 from tools.peers.process import Peer
 
 AT_THE_TAIL = 4
@@ -38,7 +38,7 @@ BESIDE_COLD = "four readers beside a cold one"
 
 
 def run(plan: Plan, peer: Peer, results: Results) -> None:
-    with topic_of(peer, "readers", volume=plan.cold_bytes) as topic:
+    with topic_of(peer, "readers", large=True) as topic:
         children.run(
             raw_load.produce_frames,
             peer.bootstrap,
@@ -120,7 +120,6 @@ def drop_from_cache(folder: Path, size: int) -> None:
 
 def _full_speed(plan: Plan, peer: Peer, topic: str, cold_end: int, results: Results) -> None:
     records = int(plan.cold_bytes * FULL_SPEED_SHARE / RECORD_BYTES) // 1000 * 1000
-    touch_memory(records * RECORD_BYTES)
     start = stored_records(peer.bootstrap, topic)
     drop_from_cache(peer.log_dir / f"{topic}-0", cold_end * RECORD_BYTES)
     ready = [new_event() for _ in range(AT_THE_TAIL)]
@@ -132,14 +131,15 @@ def _full_speed(plan: Plan, peer: Peer, topic: str, cold_end: int, results: Resu
     try:
         for event in ready:
             event.wait(PATIENCE_SECONDS)
-        seconds = children.run(
-            load.produce,
-            peer.bootstrap,
-            topic,
-            record_bytes=RECORD_BYTES,
-            records=records,
-            stored_before=start,
-        )
+        with memory_at_hand.at_hand((records + cold_end) * RECORD_BYTES):
+            seconds = children.run(
+                load.produce,
+                peer.bootstrap,
+                topic,
+                record_bytes=RECORD_BYTES,
+                records=records,
+                stored_before=start,
+            )
         results.add(PRODUCED, peer.name, records * RECORD_BYTES / MB / seconds)
         rates = [reader.result(PATIENCE_SECONDS) for reader in tail]
         results.add(TAIL, peer.name, sum(rate.megabytes_per_second for rate in rates))

@@ -37,21 +37,25 @@ from tools.peers.maven import KAFKA_VERSION, java, kafka_jars
 from tools.peers.process import Peer, PeerUnavailableError
 from tools.peers.tidelog import TidelogPeer
 
+# A peer is paused while others are measured, which its controller must not take for its death.
+KAFKA_SETTINGS = QUICK_DELETION | {"broker.session.timeout.ms": "3600000"}
 PEERS: dict[str, Callable[[], Peer]] = {
-    "kafka": lambda: KafkaPeer(overrides=QUICK_DELETION),
+    "kafka": lambda: KafkaPeer(overrides=KAFKA_SETTINGS),
     "tidelog-replicated": lambda: TidelogPeer(durability="replicated", settings=QUICK_DELETION),
     "tidelog-fsync": lambda: TidelogPeer(durability="fsync", settings=QUICK_DELETION),
     # The nearest thing that Kafka has to durability=fsync.
     "kafka-fsync": lambda: KafkaPeer(
-        name="kafka-fsync", overrides=QUICK_DELETION | {"log.flush.interval.messages": "1"}
+        name="kafka-fsync", overrides=KAFKA_SETTINGS | {"log.flush.interval.messages": "1"}
     ),
     # Kafka beside itself: shows how far two equal peers differ on this machine.
-    "kafka-again": lambda: KafkaPeer(name="kafka-again", overrides=QUICK_DELETION),
+    "kafka-again": lambda: KafkaPeer(name="kafka-again", overrides=KAFKA_SETTINGS),
 }
 QUICK_PEERS = ("kafka", "tidelog-replicated", "tidelog-fsync")
 FULL_PEERS = (*QUICK_PEERS, "kafka-fsync")
 START = "start"
 FREE_BYTES_MIN = 8_000_000_000
+SETTLE_SECONDS = 0.3
+"""After a pause, for what was due meanwhile."""
 
 
 def arguments() -> argparse.Namespace:
@@ -111,6 +115,7 @@ class Bench:
                 self.say(f"starting and warming up {name}")
                 peer.start()
                 warm_up(peer, self.plan)
+                peer.pause()
             for number in range(self.plan.rounds):
                 self.results.round_number = number
                 self.measure_round(number, peers, folder)
@@ -142,12 +147,16 @@ class Bench:
             )
 
     def measure_one(self, scenario: Scenario, peer: Peer) -> None:
+        peer.resume()
+        time.sleep(SETTLE_SECONDS)
         try:
             scenario.run(peer, self.results)
         except (ChildFailedError, load.LoadError, confluent_kafka.KafkaException, OSError) as failure:
             if not peer.is_running:
                 raise
             self.say(f"{scenario.name} failed on {peer.name}, its round stays empty: {failure}")
+        finally:
+            peer.pause()
 
     def headline(self, scenario: Scenario) -> str:
         metric = scenario.headline

@@ -36,6 +36,7 @@ def measure(names: list[str], partitions: int, rounds: int, console: Console) ->
             peer.start()
             for number in range(2):
                 create_and_delete(peer, {f"warm-{number}": WARM_UP_PARTITIONS})
+            peer.pause()
         many = partitions // PARTITIONS_PER_TOPIC
         for number in range(rounds):
             shapes = {
@@ -46,7 +47,9 @@ def measure(names: list[str], partitions: int, rounds: int, console: Console) ->
             }
             for what, wanted in shapes.items():
                 for name in rotated(names, number):
+                    peers[name].resume()
                     answered, served = create_and_delete(peers[name], wanted)
+                    peers[name].pause()
                     results.add(Metric(f"create {what}, until all serve", "s", False), name, served)
                     results.add(Metric(f"create {what}, until the answer", "s", False), name, answered)
             console.print(f"round {number + 1} of {rounds}", highlight=False)

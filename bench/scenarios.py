@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import children, latency, load, machine, raw_load, readers
+from bench import children, latency, load, machine, memory_at_hand, raw_load, readers
 from bench.payload import CALL_RECORDS
 from bench.plan import DEPTHS, MB, Cell, Plan
 from bench.results import Metric, Results
-from bench.topics import stored_records, topic_of, touch_memory
+from bench.topics import stored_records, topic_of
 from tools.peers.process import Peer
 
 GB = 1e9
@@ -46,12 +46,11 @@ def throughput(cell: Cell) -> Scenario:
     """Produce, consume and fetch without looking, the same records; then produce them from ready-made requests."""
 
     def run(peer: Peer, results: Results) -> None:
-        with topic_of(peer, cell.name, partitions=cell.partitions, volume=2 * cell.volume) as topic:
+        with topic_of(peer, cell.name, partitions=cell.partitions, large=True) as topic:
             _through_librdkafka(cell, peer, topic, results)
             if cell.codec == "none":  # the bytes of a codec are not the records' bytes
                 _raw_fetch(cell, peer, topic, results)
             os.sync()
-            touch_memory(cell.volume)
             _raw_produce(cell, peer, topic, results)
 
     return Scenario(
@@ -66,16 +65,17 @@ def throughput(cell: Cell) -> Scenario:
 def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
     records = cell.volume // cell.record_bytes // CALL_RECORDS * CALL_RECORDS
     volume = records * cell.record_bytes
-    cpu = peer.cpu_seconds()
-    seconds = children.run(
-        load.produce,
-        peer.bootstrap,
-        topic,
-        record_bytes=cell.record_bytes,
-        records=records,
-        codec=cell.codec,
-        partitions=cell.partitions,
-    )
+    with memory_at_hand.at_hand(volume):
+        cpu = peer.cpu_seconds()
+        seconds = children.run(
+            load.produce,
+            peer.bootstrap,
+            topic,
+            record_bytes=cell.record_bytes,
+            records=records,
+            codec=cell.codec,
+            partitions=cell.partitions,
+        )
     results.add(Metric(f"produce {cell.label}", "MB/s", True), peer.name, volume / MB / seconds)
     results.add(
         Metric(f"broker CPU per GB produced, {cell.label}", "s", False),
@@ -104,17 +104,19 @@ def _raw_fetch(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
 
 
 def _raw_produce(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
-    rate = children.run(
-        raw_load.produce_frames,
-        peer.bootstrap,
-        topic,
-        record_bytes=cell.record_bytes,
-        seconds=cell.raw_seconds,
-        bytes_max=2 * cell.volume,
-        codec=cell.codec,
-        partitions=cell.partitions,
-        stored_before=stored_records(peer.bootstrap, topic, cell.partitions),
-    )
+    stored_before = stored_records(peer.bootstrap, topic, cell.partitions)
+    with memory_at_hand.at_hand(2 * cell.volume):
+        rate = children.run(
+            raw_load.produce_frames,
+            peer.bootstrap,
+            topic,
+            record_bytes=cell.record_bytes,
+            seconds=cell.raw_seconds,
+            bytes_max=2 * cell.volume,
+            codec=cell.codec,
+            partitions=cell.partitions,
+            stored_before=stored_before,
+        )
     results.add(Metric(f"raw produce {cell.label}", "MB/s", True), peer.name, rate.megabytes_per_second)
 
 
@@ -123,11 +125,12 @@ def _limit(cell: Cell) -> Callable[[Path, Results], None]:
 
     def run(folder: Path, results: Results) -> None:
         path = folder / "machine-limit"
-        touch_memory(cell.volume)
         for kind, sync in ((WRITE_LIMIT, False), (SYNC_LIMIT, True)):
-            rate = machine.socket_into_file(path, cell.volume, sync=sync)
+            with memory_at_hand.at_hand(cell.volume):
+                rate = machine.socket_into_file(path, cell.volume, sync=sync)
             results.add(limit_metric(kind, cell.label), MACHINE, rate.megabytes_per_second)
-        rate = machine.file_into_socket(path, cell.volume)
+        with memory_at_hand.at_hand(cell.volume):
+            rate = machine.file_into_socket(path, cell.volume)
         results.add(limit_metric(READ_LIMIT, cell.label), MACHINE, rate.megabytes_per_second)
 
     return run

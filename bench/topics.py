@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import time
 from collections.abc import Iterator
@@ -51,16 +50,15 @@ def stored_records(bootstrap: str, topic: str, partitions: int = 1) -> int:
 
 
 @contextlib.contextmanager
-def topic_of(peer: Peer, what: str, *, partitions: int = 1, volume: int = 0) -> Iterator[str]:
-    """A fresh topic, and no trace of it afterwards. `volume`: bytes that will be written, if they are many."""
+def topic_of(peer: Peer, what: str, *, partitions: int = 1, large: bool = False) -> Iterator[str]:
+    """A fresh topic, and no trace of it afterwards. `large`: so much will be written that its removal must be waited for."""
     topic = f"bench-{what}-{time.time_ns()}"
     create_topic(peer.bootstrap, topic, partitions=partitions)
     try:
-        touch_memory(volume)
         yield topic
     finally:
         delete_topic(peer.bootstrap, topic)
-        if volume:
+        if large:
             _wait_until_deleted(peer, topic)
             os.sync()  # one peer's dirty pages must not be written back in the other's time
 
@@ -71,14 +69,3 @@ def _wait_until_deleted(peer: Peer, topic: str) -> None:
         if not any(entry.name.startswith(topic) for entry in os.scandir(peer.log_dir)):
             return
         time.sleep(0.05)
-
-
-def touch_memory(size: int) -> None:
-    """Have as much memory at hand as a measurement will fill with page cache.
-
-    A virtual machine gives free pages back to its host, and the first touch of each costs several times the write itself. That
-    belongs to no peer, so it is paid before the clock starts.
-    """
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if size := min(size, free // 2):
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()

@@ -34,7 +34,7 @@ def test_what_goes_in_comes_out(peer: Peer, codec: str, partitions: int) -> None
             raw_load.fetch_and_discard, peer.bootstrap, topic, partitions=partitions, seconds=0.3
         )
         assert rate.size > 0
-    with topics.topic_of(peer, "raw", partitions=partitions, volume=12_000_000) as topic:
+    with topics.topic_of(peer, "raw", partitions=partitions, large=True) as topic:
         rate = children.run(
             raw_load.produce_frames, peer.bootstrap, topic, seconds=5.0, bytes_max=12_000_000, **named
         )

@@ -151,12 +151,23 @@ class Peer(ABC):
             self._process.send_signal(signal.SIGKILL)
         self._reap()
 
+    def pause(self) -> None:
+        """Take no processor time until `resume`: even an idle broker's threads cost its neighbours."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on, and wait until clients are served."""
+        os.kill(self.pid, signal.SIGCONT)
+        self._wait_until_ready(time.perf_counter())
+
     def terminate(self) -> int:
         """SIGTERM and wait; returns the exit status."""
         if self._process is None:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)  # a paused one would not hear it
         try:
             self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
