@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tidelog.broker.connection import Connection, Pending
+from tidelog.broker.connection import Connection
 from tidelog.broker.node import Broker
+from tidelog.broker.pending import Pending
 from tidelog.config.resolve import BrokerConfig
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

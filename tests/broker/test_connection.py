@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.broker import connection as module
-from tidelog.broker.connection import Connection, Pending, ReceiveBuffers
+from tidelog.broker.connection import Connection
+from tidelog.broker.pending import Pending
+from tidelog.broker.receive_buffers import RECEIVE_BYTES, ReceiveBuffers
 from tidelog.storage.disk import FileRange
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.wire.types import Part
@@ -174,7 +176,7 @@ async def test_a_reader_that_never_reads_costs_bounded_memory(
     sending = asyncio.ensure_future(peer.send(request * 100))
     await asyncio.sleep(0.1)
     assert not sending.done()
-    assert peer.connection._unsent_bytes <= 200_000 + module.RECEIVE_BYTES + 50_004
+    assert peer.connection._unsent_bytes <= 200_000 + RECEIVE_BYTES + 50_004
     received = [await peer.answer() for _ in range(100)]
     await sending
     assert received == [b"x" * 50_000] * 100

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tidelog.broker import connection as module
-from tidelog.broker.connection import Connection, Pending, ReceiveBuffers
+from tidelog.broker.connection import Connection
+from tidelog.broker.pending import Pending
+from tidelog.broker.receive_buffers import ReceiveBuffers
 from tidelog.wire.types import Part
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tidelog.broker import listener as listener_module
-from tidelog.broker.connection import ReceiveBuffers
 from tidelog.broker.descriptors import descriptors_left
 from tidelog.broker.listener import ConnectionCounts, ConnectionLimits, Listener
+from tidelog.broker.receive_buffers import ReceiveBuffers
 from tidelog.testing import Cluster
 
 

@@ -20,12 +20,14 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from struct import Struct
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from tidelog.broker.limited_log import LimitedLog
+from tidelog.broker.pending import Answer, Pending, release
+from tidelog.broker.receive_buffers import ReceiveBuffers, new_buffer
 from tidelog.errors import ProtocolError
 from tidelog.storage.disk import DiskError, FileRange
 from tidelog.wire.types import Part
@@ -33,14 +35,8 @@ from tidelog.wire.types import Part
 logger = logging.getLogger("tidelog.broker")
 complaints = LimitedLog(logger)
 
-RECEIVE_BYTES = 256 * 1024
-"""The least size of the buffer that all connections of a loop receive into."""
 LARGE_FRAME_BYTES = 32 * 1024
 """An incomplete frame above this size gets a buffer of its own and is received straight into it."""
-KEEP_FRAME_BYTES = 2 * 1024 * 1024
-"""A buffer up to this size is kept for the next large frame of any connection."""
-SPARE_BUFFERS_MAX = 8
-"""How many such buffers are kept."""
 UNANSWERED_MAX = 1024
 """Requests of one connection that may wait for their answer before it is no longer read."""
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
@@ -58,10 +54,6 @@ MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _LENGTH = Struct(">i").unpack_from
 
 
-Answer: TypeAlias = bytes | Sequence[Part]
-"""A whole response frame: in one piece, or in parts of which some may be file ranges."""
-
-
 class Dispatcher(Protocol):
     def handle(self, connection: Connection, frame: memoryview, /) -> Answer | Pending | None:
         """Answer one request: the whole response frame, a Pending that is completed later, or None for no answer.
@@ -73,88 +65,6 @@ class Dispatcher(Protocol):
     def disk_failed(self, error: DiskError, /) -> None:
         """What a fetch promised cannot be read."""
         ...
-
-
-class Pending:
-    """An answer that is not there yet and keeps its place in the queue.
-
-    `alone`: requests behind it are not looked at before it is there, as Kafka does for all. So a connection holds at most two
-    parked fetches and one admin request, whatever it pipelines, and what it asks for after CreateTopics sees the topic.
-    """
-
-    __slots__ = ("alone", "connection", "done", "on_cancel", "parts", "weight")
-
-    def __init__(self, connection: Connection, *, alone: bool = False, weight: int = 0) -> None:
-        self.connection = connection
-        self.alone = alone
-        self.weight = weight  # bytes, about, that are kept for it
-        self.done = False
-        self.parts: Answer = ()
-        self.on_cancel: Callable[[], None] | None = None
-        """Called when the connection goes away first: whoever works on the answer may stop."""
-
-    def complete(self, parts: Answer) -> None:
-        """Deliver the answer (no parts: this request gets none). The files of an answer nobody waits for are released."""
-        assert not self.done, "a request is answered once"
-        self.done = True
-        self.on_cancel = None
-        if self.connection.closed:
-            release(parts)
-        else:
-            self.parts = parts
-            self.connection.answer_ready()
-
-
-def release(answer: Answer) -> None:
-    if not isinstance(answer, bytes):
-        for part in answer:
-            if isinstance(part, FileRange):
-                part.release()
-
-
-class ReceiveBuffers:
-    """What the connections of one event loop receive into. Only the connection whose turn it is touches `current`.
-
-    A connection that is left with a part of a large frame takes the buffer with it, so the part is never copied, and gives it
-    back when the frame is complete. Idle connections hold nothing.
-    """
-
-    __slots__ = ("_spare", "current", "large_after", "resuming")
-
-    def __init__(self) -> None:
-        self.large_after = 0.0  # when the next large request may be handled
-        self.resuming = (
-            0  # connections that have received more requests than they could have handled in their turn
-        )
-        self.current = _new_buffer(RECEIVE_BYTES)
-        self._spare: list[memoryview] = []
-
-    def take(self) -> memoryview:
-        taken = self.current
-        self.current = self._spare.pop() if self._spare else _new_buffer(RECEIVE_BYTES)
-        return taken
-
-    def took_large(self, began: float) -> None:
-        """A large request was handled since `began`: for as long again it is the turn of small ones.
-
-        It may take half a second, and a crowd may send one each at the same time. Produce is no part of this: its bytes are
-        records, not work.
-        """
-        now = monotonic()
-        self.large_after = now + (now - began)
-
-    def give(self, buffer: memoryview) -> None:
-        """Whoever has sent a large frame is likely to send another: the larger buffer is received into first."""
-        if len(buffer) > KEEP_FRAME_BYTES:
-            return
-        if len(buffer) > len(self.current):
-            buffer, self.current = self.current, buffer
-        if len(buffer) >= RECEIVE_BYTES and len(self._spare) < SPARE_BUFFERS_MAX:
-            self._spare.append(buffer)
-
-
-def _new_buffer(size: int) -> memoryview:
-    return memoryview(bytearray(size))
 
 
 def _is_large(data: memoryview, position: int, size: int) -> bool:
@@ -263,7 +173,7 @@ class Connection:
         filled, end = self._filled, self._frame_end
         if filled == len(frame):
             # A claimed length alone costs nothing: the buffer doubles as bytes really arrive.
-            self._frame = grown = _new_buffer(min(end, 2 * filled))
+            self._frame = grown = new_buffer(min(end, 2 * filled))
             grown[:filled] = frame
             frame = grown
             self.last_active = self._began
@@ -362,7 +272,7 @@ class Connection:
             if position:
                 frame[:filled] = data[position:]
         else:
-            frame = _new_buffer(min(frame_end, max(filled, LARGE_FRAME_BYTES)))
+            frame = new_buffer(min(frame_end, max(filled, LARGE_FRAME_BYTES)))
             frame[:filled] = data[position:]
         self._frame, self._frame_end, self._filled = frame, frame_end, filled
 

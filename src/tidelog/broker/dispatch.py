@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.connection import Answer, Connection, Pending
+from tidelog.broker.connection import Connection
+from tidelog.broker.pending import Answer, Pending
 from tidelog.errors import ProtocolError, RequestError
 from tidelog.storage.disk import DiskError
 from tidelog.wire import api as wire_api

@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.broker.connection import Connection, Dispatcher, ReceiveBuffers
+from tidelog.broker.connection import Connection, Dispatcher
 from tidelog.broker.limited_log import LimitedLog
+from tidelog.broker.receive_buffers import ReceiveBuffers
 
 logger = logging.getLogger("tidelog.broker")
 complaints = LimitedLog(logger)

@@ -17,7 +17,6 @@ from typing import TypeVar
 from tidelog.broker.apis import APIS
 from tidelog.broker.cluster_view import ClusterView
 from tidelog.broker.config_validator import TableConfigValidator
-from tidelog.broker.connection import ReceiveBuffers
 from tidelog.broker.descriptors import descriptors_left
 from tidelog.broker.dispatch import ApiDispatcher
 from tidelog.broker.group_commit import GroupCommit
@@ -29,6 +28,7 @@ from tidelog.broker.metadata_snapshots import SnapshotLimits
 from tidelog.broker.partitions import PartitionTable
 from tidelog.broker.producer_ids import ProducerIdSource
 from tidelog.broker.publisher import MetadataPublisher
+from tidelog.broker.receive_buffers import ReceiveBuffers
 from tidelog.broker.registration import register
 from tidelog.broker.scrubber import Scrubber
 from tidelog.broker.settings import connection_limits, controller_settings

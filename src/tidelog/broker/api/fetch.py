@@ -18,9 +18,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.limited_log import LimitedLog
+from tidelog.broker.pending import Pending
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
 from tidelog.replication.partition import Partition

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.pending import Pending
 from tidelog.errors import ProtocolError, RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.records.validation import RecordsRefusedError
