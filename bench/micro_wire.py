@@ -8,7 +8,14 @@ from functools import partial
 from bench.timing import Timing, best_seconds
 from tidelog.wire.api import ApiKey
 from tidelog.wire.codec import decoder
-from tidelog.wire.headers import RequestHeader, decode_request_header, encode_request, encode_response
+from tidelog.wire.fetch_frames import Fetched, FetchedTopic, write_fetch_response
+from tidelog.wire.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_request,
+    encode_response,
+    read_request_header,
+)
 from tidelog.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -31,6 +38,7 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tidelog.wire.produce_frames import Outcome, read_produce, write_produce_response
 
 TOPIC_ID = bytes(range(16))
 
@@ -115,10 +123,33 @@ def metadata_response(topics: int, partitions: int) -> MetadataResponse:
     )
 
 
+def frames(timed: Callable[[str, Callable[[], object]], Timing]) -> Iterator[Timing]:
+    """What the broker uses for the two hot APIs."""
+    for version in (7, 13):
+        frame = memoryview(
+            bytearray(
+                encode_request(RequestHeader(ApiKey.PRODUCE, version, 7, "producer-1"), produce_request())
+            )
+        )[4:]
+        if version == 13:
+            yield timed("request header, read", partial(read_request_header, frame))
+        body = read_request_header(frame)[-1]
+        yield timed(f"Produce v{version} frame, read", partial(read_produce, frame, body, version))
+        topic = TOPIC_ID if version == 13 else b"\0\x06orders"
+        outcomes = [(topic, [Outcome(0, 0, 123456, -1, 0)])]
+        yield timed(
+            f"Produce v{version} frame, answer", partial(write_produce_response, version, 7, outcomes)
+        )
+    fetched = [FetchedTopic("orders", TOPIC_ID, [Fetched(0, 0, 200000, 200000, 0, Range(1 << 20))])]
+    for version in (11, 17):
+        yield timed(f"Fetch v{version} frame, answer", partial(write_fetch_response, version, 7, fetched))
+
+
 def timings() -> Iterator[Timing]:
     def timed(operation: str, action: Callable[[], object]) -> Timing:
         return Timing(operation, best_seconds(action))
 
+    yield from frames(timed)
     for version in (9, 13):
         yield timed(
             f"Produce v{version} request, header + decode",

@@ -400,9 +400,9 @@ def test_a_topic_of_2000_partitions_among_10000_is_image_work_of_milliseconds() 
     for number in range(8):
         assert world.create(topic(f"filler-{number}", 1000)) == [0]
     result = world.controller.create_topics(_request(2000))
-    started = time.perf_counter()
+    started = time.thread_time()  # of this thread alone: others may need the processor meanwhile
     world.controller.replay(result.records, offset=world.next_offset, epoch=1)
-    elapsed = time.perf_counter() - started
+    elapsed = time.thread_time() - started
     assert world.image.partition_count == 10_000
     assert elapsed < 0.05 * 4  # the budget, with room for a machine that does other things as well
 
