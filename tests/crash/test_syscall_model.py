@@ -112,7 +112,7 @@ def left(files: TracedFiles, loss: str = "all is lost") -> dict[str, bytes]:
 # ---- reading a trace
 
 
-@pytest.mark.parametrize("text", ["???( <unfinished ...>", "???()           = ?"])
+@pytest.mark.parametrize("text", ["???( <unfinished ...>", "???()           = ?", "<... ??? resumed>) = ?"])
 def test_a_thread_killed_at_the_door_of_a_call_has_done_nothing(text: str) -> None:
     assert strace.parse([line(text, 2)]) == []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -21,6 +22,8 @@ EFFORT = int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
 DESCRIPTORS = 400
 PARTITIONS = 600
 WAIT_SECONDS_MAX = 0.5
+STARTS = 3
+"""The least of so many counts: the machine may do other things as well."""
 """Generous: what is looked for is work that grows with the number of partitions, on a machine that may be busy."""
 
 
@@ -98,19 +101,21 @@ def costs(partitions: int) -> dict[str, float]:
                 for _ in range(3):
                     produce_to_each(raw, "many", range(partitions), batch())
             begun = peer.cpu_seconds()
-            time.sleep(2.5 if partitions > 500 else 0)  # two ticks of housekeeping
+            time.sleep(2.5)  # two ticks of housekeeping, and the watch's own questions
         found["idle"] = peer.cpu_seconds() - begun
         found["longest wait"] = watch.wait_max
-        peer.terminate()
-        peer.start()
-        found["start"] = peer.cpu_seconds()
-        peer.kill()
-        peer.start()
-        found["start after a crash"] = peer.cpu_seconds()
+        found["start"] = min(cpu_of_a_start(peer, peer.terminate) for _ in range(STARTS))
+        found["start after a crash"] = min(cpu_of_a_start(peer, peer.kill) for _ in range(STARTS))
         delete(peer.bootstrap, ["many"])
     finally:
         peer.stop()
     return found
+
+
+def cpu_of_a_start(peer: Peer, stop: Callable[[], object]) -> float:
+    stop()
+    peer.start()
+    return peer.cpu_seconds()
 
 
 @pytest.mark.slow
@@ -123,7 +128,7 @@ def test_costs_grow_no_faster_than_the_number_of_partitions() -> None:
         # Five times as many; the clock of processor time ticks every 10 ms.
         assert large <= 5 * max(small, 0.02) * 2.5, f"{what} is not linear: {few[what]} s, {many[what]} s"
     assert many["longest wait"] < WAIT_SECONDS_MAX
-    assert many["idle"] <= 0.15
+    assert many["idle"] - empty["idle"] <= 0.15, "housekeeping looks at every partition"
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ _NEVER_RESUMED: Final = re.compile(
     r"<\.\.\. \w+ resumed>.*<(?:unfinished|detached) \.\.\.>(?:\) += \?.*)?", re.DOTALL
 )
 # Killed at the door of a call, before strace could read which: it was not let in.
-_NEVER_BEGUN: Final = re.compile(r"\?\?\?\(.*", re.DOTALL)
+_NEVER_BEGUN: Final = re.compile(r"(?:\?\?\?\(|<\.\.\. \?\?\? resumed>).*", re.DOTALL)
 _RESUMED: Final = re.compile(r"<\.\.\. (\w+) resumed>(.*)\) += (-?\d+|\?)(?: (.*))?", re.DOTALL)
 _STRING: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 _BUFFER: Final = re.compile(r'iov_base="((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
