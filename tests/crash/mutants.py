@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-LATE_SECONDS = 0.05
+LATE_SECONDS = 2.0
 METADATA = "__cluster_metadata"
 
 
