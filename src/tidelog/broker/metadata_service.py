@@ -57,12 +57,6 @@ def read_metadata(log: Log) -> LoadedMetadata:
     )
 
 
-def read_image(log: Log) -> tuple[MetadataImage, bool]:
-    """The image alone, and whether its last writer died within a transaction."""
-    loaded = read_metadata(log)
-    return loaded.image, loaded.torn_transaction
-
-
 def _chunks(log: Log, offset: int) -> Iterator[bytes]:
     while offset < log.log_end_offset:
         found = log.read(offset, READ_BYTES, end_offset=log.log_end_offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.broker.metadata_service import read_image
+from tidelog.broker.metadata_service import read_metadata
 from tidelog.broker.partitions import OfflinePartitionError, PartitionTable
 from tidelog.broker.topic_policy import TopicPolicy
 from tidelog.controller.metadata_log import encode_batches
@@ -77,7 +77,7 @@ def serve(world: StorageWorld, disk: SimDisk, operations: int) -> LogManager:
     """Start as a broker does, and let every deferred deletion come due. CorruptDataError: it refuses to start."""
     manager = world.manager_on(disk, operations)
     manager.open_directories()
-    image, _ = read_image(manager.open_metadata_log())
+    image = read_metadata(manager.open_metadata_log()).image
     topics = image.topics_by_name
     manager.load(topic_id_of=lambda name: topics[name].topic_id if name in topics else None)
     table = PartitionTable(
