@@ -1,15 +1,17 @@
 """An ordinary client that wants nothing of all this: produces with acks=all, consumes what it produced, and takes the time.
 
-A process of its own (`python -m tests.fuzz.bystander HOST:PORT TOPIC`), so that the attackers' Python does not slow it down. Runs
+A process of its own (`python -m tests.fuzz.bystander HOST:PORT TOPIC DIRECTORY`), so that the attackers' Python does not slow it down. Runs
 until its standard input ends and prints what it saw as one JSON object. Beside it, a connection of its own asks ApiVersions twenty
 times a second: the longest it waited is the longest the broker's loop stood still. What the machine itself did meanwhile is
-measured too, because a busy one makes everybody late.
+measured too, because a busy one makes everybody late, and a busy disk everybody who waits for a sync.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import socket
 import struct
 import sys
@@ -65,7 +67,7 @@ class Noise(threading.Thread):
     """What the machine itself does to somebody who sleeps, and to somebody who works.
 
     `seconds_max`: how late it wakes a sleeper. `slowdown`: how much longer some milliseconds of work take by the clock than on the
-    processor, because others use it too; the work is done without Python's own lock.
+    processor at its best, because others use it too; the work is done without Python's own lock.
     """
 
     def __init__(self, stopping: threading.Event) -> None:
@@ -73,11 +75,13 @@ class Noise(threading.Thread):
         self._stopping = stopping
         self._work = bytes(WORK_BYTES)
         self.seconds_max = 0.0
-        self._clock = self._processor = 0.0
+        self._clock = 0.0
+        self._turns = 0
+        self._best = math.inf
 
     @property
     def slowdown(self) -> float:
-        return max(1.0, self._clock / self._processor) if self._processor else 1.0
+        return max(1.0, self._clock / self._turns / self._best) if self._turns else 1.0
 
     def run(self) -> None:
         turn = 0
@@ -90,7 +94,26 @@ class Noise(threading.Thread):
                 began, used = time.perf_counter(), time.thread_time()
                 hashlib.sha256(self._work)
                 self._clock += time.perf_counter() - began
-                self._processor += time.thread_time() - used
+                self._turns += 1
+                self._best = min(self._best, time.thread_time() - used)
+
+
+class DiskNoise(threading.Thread):
+    """How long the disk itself takes to keep a few bytes, beside the broker's files."""
+
+    def __init__(self, directory: str, stopping: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._path = os.path.join(directory, "disk-noise")
+        self._stopping = stopping
+        self.seconds_max = 0.0
+
+    def run(self) -> None:
+        with open(self._path, "wb", buffering=0) as file:
+            while not self._stopping.wait(INTERVAL_SECONDS):
+                began = time.perf_counter()
+                file.write(b"noise")
+                os.fdatasync(file.fileno())
+                self.seconds_max = max(self.seconds_max, time.perf_counter() - began)
 
 
 class Reader(threading.Thread):
@@ -167,12 +190,12 @@ class Writer(threading.Thread):
             self.failures.append(str(error))
 
 
-def main(bootstrap: str, topic: str) -> None:
+def main(bootstrap: str, topic: str, directory: str) -> None:
     host, _, port = bootstrap.rpartition(":")
     stopping = threading.Event()
     reader, writer = Reader(bootstrap, topic), Writer(bootstrap, topic, stopping)
-    ping, noise = Ping(host, int(port), stopping), Noise(stopping)
-    for thread in (reader, writer, ping, noise):
+    ping, noise, disk_noise = Ping(host, int(port), stopping), Noise(stopping), DiskNoise(directory, stopping)
+    for thread in (reader, writer, ping, noise, disk_noise):
         thread.start()
     # A client needs a moment to find its broker and its producer id: that is its own time.
     while not reader.numbers or len(reader.numbers) < writer.sent - 20:
@@ -187,7 +210,7 @@ def main(bootstrap: str, topic: str) -> None:
     while len(reader.numbers) < writer.acknowledged and time.monotonic() < deadline:
         time.sleep(0.02)
     reader.stop.set()
-    for thread in (reader, ping, noise):
+    for thread in (reader, ping, noise, disk_noise):
         thread.join()
     print(
         json.dumps(
@@ -204,6 +227,7 @@ def main(bootstrap: str, topic: str) -> None:
                 "ping_seconds_max": ping.seconds_max,
                 "ping_error": ping.error,
                 "noise_seconds_max": noise.seconds_max,
+                "sync_seconds_max": disk_noise.seconds_max,
                 "slowdown": noise.slowdown,
             }
         ),
@@ -213,6 +237,6 @@ def main(bootstrap: str, topic: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], sys.argv[2])
+        main(sys.argv[1], sys.argv[2], sys.argv[3])
     except KafkaException as error:
         sys.exit(str(error))

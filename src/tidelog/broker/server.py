@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 
+from tidelog.broker.event_loop import run as run_loop
 from tidelog.broker.node import Broker, StartError
 from tidelog.broker.start_checks import raise_open_files_limit, segment_files_limit, start_warnings
 from tidelog.config.resolve import BrokerConfig
@@ -28,7 +29,7 @@ def run(config: BrokerConfig, *, started_at: float | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the process's exit code."""
     _set_up_logging()
     try:
-        return asyncio.run(_serve(config, started_at if started_at is not None else time.monotonic()))
+        return run_loop(_serve(config, started_at if started_at is not None else time.monotonic()))
     except StartError as error:
         print(f"tidelog: {error}", file=sys.stderr)
         return 1

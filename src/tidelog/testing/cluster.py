@@ -184,8 +184,10 @@ class _BrokerThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS_MAX)
 
     def _run(self) -> None:
+        from tidelog.broker.event_loop import run
+
         try:
-            asyncio.run(self._serve())
+            run(self._serve())
         except BaseException as failure:  # noqa: BLE001 - handed to the test's thread, which raises it
             self._failure = failure
         finally:
