@@ -1,15 +1,13 @@
 """`python -m bench.micro`: what each hot path costs in microseconds, beside its budget.
 
 Groups: wire, records, log, broker, process; all of them without a name. With `--check` the exit status says whether every budget was kept.
+Microseconds are those of the reference machine (`bench/timing.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -17,23 +15,13 @@ from rich.table import Table
 
 from bench import micro_broker, micro_log, micro_process, micro_records, micro_wire
 from bench.budgets import BUDGETS
-from bench.timing import ROUNDS, Timing
-
-
-def broker_timings() -> Iterator[Timing]:
-    root = tempfile.mkdtemp(prefix="tidelog-bench-")
-    try:
-        for operation, microseconds in asyncio.run(micro_broker.run(root, ROUNDS)).items():
-            yield Timing(operation, microseconds / 1e6)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
+from bench.timing import Timing, machine_speed
 
 GROUPS: dict[str, Callable[[], Iterator[Timing]]] = {
     "wire": micro_wire.timings,
     "records": micro_records.timings,
     "log": micro_log.timings,
-    "broker": broker_timings,
+    "broker": micro_broker.timings,
     "process": micro_process.timings,
 }
 
@@ -62,7 +50,7 @@ def main() -> None:
     over = []
     seen = set()
     for name in options.groups or GROUPS:
-        table = Table("operation", title=f"{name}, µs of CPU")
+        table = Table("operation", title=f"{name}, µs of CPU on the reference machine")
         for column in ("µs", "budget", "ok"):
             table.add_column(column, justify="right")
         for timing in GROUPS[name]():
@@ -72,6 +60,7 @@ def main() -> None:
             if cells[3] == "OVER":
                 over.append(timing.operation)
         console.print(table)
+    console.print(f"This machine ran at {machine_speed():.2f} of the reference machine's speed.")
     if not options.groups and (unmeasured := set(BUDGETS) - seen):
         sys.exit(f"budgets of operations that nothing measures: {', '.join(sorted(unmeasured))}")
     if over and options.check:

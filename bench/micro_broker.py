@@ -1,33 +1,35 @@
 """Microseconds of broker CPU per request, from a frame in memory to its answer in memory: no socket, a real log on real files.
 
-    python -m bench.micro_broker [--rounds 7]
-
-One Produce request carries one batch of one record; a Fetch reads one such batch. CPU time of the loop's thread, best round.
+`python -m bench.micro broker`. One Produce request carries one batch of one record; a Fetch reads one such batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import itertools
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
+from bench.timing import ROUNDS, Stopwatch, Timing, cost_seconds
 from tidelog.broker.connection import Connection
 from tidelog.broker.node import Broker
 from tidelog.broker.pending import Pending
 from tidelog.config.resolve import BrokerConfig
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
+from tidelog.replication.partition import Partition
 from tidelog.storage.disk import FileRange
 from tidelog.wire.api import ApiKey
 from tidelog.wire.headers import RequestHeader, encode_request
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-REPEATS = 4000
+FETCHES = 100
 TOPIC = "bench"
 
 
@@ -40,17 +42,6 @@ class NoSocket:
 
     def answer_ready(self) -> None:
         pass
-
-
-def best(operation: Callable[[], object], rounds: int, repeats: int = REPEATS) -> float:
-    """Microseconds of this thread's CPU per call, best round."""
-    found = float("inf")
-    for _ in range(rounds):
-        began = time.thread_time()
-        for _ in range(repeats):
-            operation()
-        found = min(found, time.thread_time() - began)
-    return found / repeats * 1e6
 
 
 def produce_frame(version: int, topic_id: bytes, batch: bytes) -> memoryview:
@@ -75,7 +66,15 @@ def fetch_frame(version: int, topic_id: bytes, offset: int) -> memoryview:
     )[4:]
 
 
-async def run(root: str, rounds: int) -> dict[str, float]:
+def timings() -> Iterator[Timing]:
+    root = tempfile.mkdtemp(prefix="tidelog-bench-")
+    try:
+        yield from asyncio.run(run(root))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def run(root: str) -> list[Timing]:
     broker = Broker(
         BrokerConfig.load(
             {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": root, "durability": "replicated"}
@@ -84,18 +83,17 @@ async def run(root: str, rounds: int) -> dict[str, float]:
     await broker.start()
     try:
         await broker.topics.create(TOPIC, 1, {}, exist_ok=False)
-        return measure(broker, rounds)
+        return list(measure(broker))
     finally:
         await broker.stop(clean=False)
 
 
-def measure(broker: Broker, rounds: int) -> dict[str, float]:
+def measure(broker: Broker) -> Iterator[Timing]:
     partition = broker.partitions.leader_of(TOPIC, 0)
     connection = cast(Connection, NoSocket())
     handle = broker.dispatcher.handle
     now_ms = int(time.time() * 1000)
     batch = build_batch([Record(0, now_ms, None, b"x" * 100)])
-    results: dict[str, float] = {}
 
     def answered(frame: memoryview) -> Sequence[Any]:
         answer = handle(connection, frame)
@@ -104,59 +102,35 @@ def measure(broker: Broker, rounds: int) -> dict[str, float]:
 
     for version in (7, 10, 13):
         frame = produce_frame(version, partition.topic_id, batch)
-        results[f"produce request v{version}, one record"] = best(lambda f=frame: answered(f), rounds)  # type: ignore[misc]
+        yield Timing(f"produce request v{version}, one record", cost_seconds(partial(answered, frame)))
     for version in (11, 17):
-        results[f"fetch request v{version}, one new batch"] = tail_fetch(
-            broker, version, answered, batch, now_ms, rounds
-        )
-    results["partition.append"] = best(
-        lambda: partition.append(batch, now_ms=now_ms, produce_version=10), rounds
-    )
-    return results
+        seconds = tail_fetch(partition, version, answered, batch, now_ms)
+        yield Timing(f"fetch request v{version}, one new batch", seconds)
+    append = partial(partition.append, batch, now_ms=now_ms, produce_version=10)
+    yield Timing("partition.append", cost_seconds(append))
 
 
 def tail_fetch(
-    broker: Broker,
+    partition: Partition,
     version: int,
     answered: Callable[[memoryview], Sequence[Any]],
     batch: bytes,
     now_ms: int,
-    rounds: int,
 ) -> float:
-    """A reader that keeps up: each fetch finds the one batch that came since the last. Only the fetch is timed."""
-    partition = broker.partitions.leader_of(TOPIC, 0)
-    found = float("inf")
-    for _ in range(rounds):
-        spent = 0.0
-        for _ in range(REPEATS // 4):
-            partition.log.positions.remember(
-                partition.log.log_end_offset, partition.log.active, partition.log.active.size
-            )
-            frame = fetch_frame(version, partition.topic_id, partition.log.log_end_offset)
+    """A reader that keeps up: each fetch finds the one batch that came since the last. Only the fetches are timed."""
+    log = partition.log
+    rounds = []
+    for _ in range(ROUNDS):
+        frames = []
+        for _ in range(FETCHES):
+            log.positions.remember(log.log_end_offset, log.active, log.active.size)
+            frames.append(fetch_frame(version, partition.topic_id, log.log_end_offset))
             partition.append(batch, now_ms=now_ms, produce_version=10)
-            began = time.thread_time()
-            parts = answered(frame)
-            spent += time.thread_time() - began
-            for part in parts:
-                if isinstance(part, FileRange):
-                    part.release()
-        found = min(found, spent)
-    return found / (REPEATS // 4) * 1e6
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    root = tempfile.mkdtemp(prefix="tidelog-bench-")
-    try:
-        for name, microseconds in asyncio.run(run(root, options.rounds)).items():
-            print(f"{name:<48}{microseconds:8.2f} µs")
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+        watch = Stopwatch()
+        watch.start()
+        answers = [answered(frame) for frame in frames]
+        rounds.append(watch.stop() / FETCHES)
+        for part in itertools.chain.from_iterable(answers):
+            if isinstance(part, FileRange):
+                part.release()
+    return statistics.median(rounds)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import statistics
 import struct
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from bench.timing import Timing
+from bench.timing import Stopwatch, Timing
 from tidelog.records.batch import BatchHeader, read_header, write_crc
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -27,6 +28,9 @@ from tidelog.storage.segment import Segment
 NOW_MS = 1_700_000_000_000
 SIZE_BYTES = 64 << 20
 VALUE_BYTES = 100
+ROUND_CALLS = 500
+
+Thing = TypeVar("Thing")
 
 
 def timings() -> Iterator[Timing]:
@@ -54,11 +58,22 @@ def run(root: str, size: int, value_bytes: int) -> Iterator[Timing]:
     yield Timing("flush ticket, begin and finish", time_tickets(log, value_bytes))
     log.close_cleanly()
     end = log.log_end_offset
-    started = time.thread_time()
-    recovered = open_log(PosixDisk(), f"{root}/bench-0", "bench", 0, config=config, now_ms=NOW_MS)
-    elapsed = time.thread_time() - started
+    with Stopwatch() as watch:
+        recovered = open_log(PosixDisk(), f"{root}/bench-0", "bench", 0, config=config, now_ms=NOW_MS)
     assert recovered.log_end_offset == end
-    yield Timing("recovery, per batch of one record", elapsed / end)
+    yield Timing("recovery, per batch of one record", watch.seconds / end)
+
+
+def each(things: Sequence[Thing], action: Callable[[Thing], object]) -> float:
+    """What the action costs for one of them: the middle of many short rounds."""
+    rounds = []
+    for first in range(0, len(things), ROUND_CALLS):
+        some = things[first : first + ROUND_CALLS]
+        with Stopwatch() as watch:
+            for thing in some:
+                action(thing)
+        rounds.append(watch.seconds / len(some))
+    return statistics.median(rounds)
 
 
 def batch_of(value_bytes: int, timestamp: int) -> bytes:
@@ -68,23 +83,24 @@ def batch_of(value_bytes: int, timestamp: int) -> bytes:
 def time_appends(log: Log, size: int, value_bytes: int, root: str) -> tuple[float, float]:
     """Seconds per append, and per bare pwritev of the same two buffers."""
     template = bytearray(batch_of(value_bytes, NOW_MS))
-    count = max(1000, size // len(template))
-    spent = 0.0
-    for first in range(0, count, 1000):
-        pairs = [stamped(template, NOW_MS + number) for number in range(first, first + 1000)]
-        started = time.thread_time()
-        for batch, header in pairs:
-            log.append_as_leader(batch, header, leader_epoch=0, now_ms=NOW_MS)
-        spent += time.thread_time() - started
+    count = max(ROUND_CALLS, size // len(template))
+
+    def append(pair: tuple[memoryview, BatchHeader]) -> None:
+        log.append_as_leader(*pair, leader_epoch=0, now_ms=NOW_MS)
+
+    rounds = []
+    for first in range(0, count, ROUND_CALLS):
+        pairs = [stamped(template, NOW_MS + number) for number in range(first, first + ROUND_CALLS)]
+        rounds.append(each(pairs, append))
     descriptor = os.open(f"{root}/bare", os.O_RDWR | os.O_CREAT)
-    view, prefix, position = memoryview(template), bytes(16), 0
-    started = time.thread_time()
-    for _ in range(100_000):
-        position += os.pwritev(descriptor, (prefix, view[16:]), position)
-    bare = (time.thread_time() - started) / 100_000
+    view, prefix = memoryview(template), bytes(16)
+    bare = each(
+        range(0, 50_000 * len(template), len(template)),
+        lambda position: os.pwritev(descriptor, (prefix, view[16:]), position),
+    )
     os.close(descriptor)
     os.unlink(f"{root}/bare")
-    return spent / log.log_end_offset, bare
+    return statistics.median(rounds), bare
 
 
 def stamped(template: bytearray, timestamp: int) -> tuple[memoryview, BatchHeader]:
@@ -99,33 +115,32 @@ def time_idempotent(log: Log, value_bytes: int) -> float:
     records = [Record(0, NOW_MS, b"key", b"v" * value_bytes)]
     batches = [build_batch(records, producer_id=1, producer_epoch=0, base_sequence=n) for n in range(20_000)]
     pairs = [(batch, read_header(batch)) for batch in batches]
-    started = time.thread_time()
-    for batch, header in pairs:
-        log.append_as_leader(batch, header, leader_epoch=0, now_ms=NOW_MS)
-    return (time.thread_time() - started) / len(pairs)
+    return each(pairs, lambda pair: log.append_as_leader(*pair, leader_epoch=0, now_ms=NOW_MS))
 
 
 def time_sequential(log: Log) -> float:
-    offset = reads = 0
-    started = time.thread_time()
+    """One read after the other, from the beginning to the end."""
+    offset = 0
+    rounds = []
     while offset < log.high_watermark:
-        read = log.read(offset, 1 << 20, end_offset=log.high_watermark)
+        with Stopwatch() as watch:
+            read = log.read(offset, 1 << 20, end_offset=log.high_watermark)
         assert read.range is not None and read.next_offset is not None
         read.range.release()
         offset = read.next_offset
-        reads += 1
-    return (time.thread_time() - started) / reads
+        rounds.append(watch.seconds)
+    return statistics.median(rounds)
 
 
 def time_tail(log: Log) -> float:
     start = log.high_watermark - 5
     log.read(start, 1 << 20, end_offset=log.high_watermark).range.release()  # type: ignore[union-attr]
     log.positions.remember(start, *_place(log, start))
-    started = time.thread_time()
-    for _ in range(20_000):
-        read = log.read(start, 1 << 20, end_offset=log.high_watermark)
-        read.range.release()  # type: ignore[union-attr]
-    return (time.thread_time() - started) / 20_000
+
+    def read(offset: int) -> None:
+        log.read(offset, 1 << 20, end_offset=log.high_watermark).range.release()  # type: ignore[union-attr]
+
+    return each([start] * 20_000, read)
 
 
 def _place(log: Log, offset: int) -> tuple[Segment, int]:
@@ -136,32 +151,30 @@ def _place(log: Log, offset: int) -> tuple[Segment, int]:
 
 def time_seeks(log: Log, offsets: list[int]) -> float:
     log.positions.clear()
-    started = time.thread_time()
-    for offset in offsets:
+
+    def seek(offset: int) -> None:
         found = log.active.find(offset)
         assert found is not None and found[1].base_offset <= offset
-    return (time.thread_time() - started) / len(offsets)
+
+    return each(offsets, seek)
 
 
 def time_timestamps(log: Log, offsets: list[int]) -> float:
-    started = time.thread_time()
-    for offset in offsets:
-        log.offset_for_timestamp(NOW_MS + offset)
-    return (time.thread_time() - started) / len(offsets)
+    return each(offsets, lambda offset: log.offset_for_timestamp(NOW_MS + offset))
 
 
 def time_tickets(log: Log, value_bytes: int) -> float:
     """The part that runs on the loop; the sync itself is timed apart."""
-    spent = 0.0
+    rounds = []
     batch = batch_of(value_bytes, NOW_MS)
     for _ in range(50):
         log.append_as_leader(batch, read_header(batch), leader_epoch=0, now_ms=NOW_MS)
-        started = time.thread_time()
-        ticket = log.begin_flush()
-        spent += time.thread_time() - started
+        watch = Stopwatch()
+        with watch:
+            ticket = log.begin_flush()
         assert ticket is not None
         ticket.run()
-        started = time.thread_time()
-        log.finish_flush(ticket)
-        spent += time.thread_time() - started
-    return spent / 50
+        with watch:
+            log.finish_flush(ticket)
+        rounds.append(watch.seconds)
+    return statistics.median(rounds)

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 
-from bench.timing import Timing
+from bench.timing import Timing, scale, yardstick_seconds
 from bench.topics import create_topic
 from tools.peers.process import Peer
 from tools.peers.raw import RawConnection, build_batch, fetch_request, produce_request
@@ -18,7 +18,9 @@ from tools.peers.tidelog import TidelogPeer
 
 TOPIC = "micro"
 LARGE_TOPIC = "micro-large"
-SECONDS = 1.0
+SECONDS = 2.0
+YARDSTICKS = 100
+"""How often the speed of the machine is looked at meanwhile."""
 DEPTHS = (1, 5, 50)
 API_VERSIONS_FRAME = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
@@ -59,9 +61,13 @@ def _others(peer: Peer, connection: RawConnection) -> Iterator[Timing]:
 def _timed(peer: Peer, operation: str, ask: Ask) -> Timing:
     ask()
     requests, began, cpu = 0, time.monotonic(), peer.cpu_seconds()
-    while time.monotonic() - began < SECONDS:
+    yardsticks: list[float] = []
+    while (elapsed := time.monotonic() - began) < SECONDS:
         requests += ask()
-    return Timing(f"process: {operation}", (peer.cpu_seconds() - cpu) / requests)
+        if len(yardsticks) < YARDSTICKS * elapsed / SECONDS:
+            yardsticks.append(yardstick_seconds())
+    spent = (peer.cpu_seconds() - cpu) * scale(*yardsticks)
+    return Timing(f"process: {operation}", spent / requests)
 
 
 def _produce(connection: RawConnection, *, depth: int) -> Ask:

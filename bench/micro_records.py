@@ -9,7 +9,7 @@ from functools import partial
 from crc32c import crc32c
 
 from bench.payload import size_name
-from bench.timing import Timing, best_seconds
+from bench.timing import Timing, cost_seconds
 from tidelog.records.batch import crc_matches, patched_prefix, read_header
 from tidelog.records.builder import build_batch
 from tidelog.records.columnar import DEFAULT_COLUMNS, decode_batches
@@ -35,11 +35,11 @@ def append_path() -> Iterator[Timing]:
         batch = memoryview(build_batch([Record(0, NOW_MS, b"k", bytes(size))]))
         label = f"batch of one record of {size_name(size)}"
         header = read_header(batch)
-        yield Timing(f"read_header, {label}", best_seconds(partial(read_header, batch)))
-        yield Timing(f"crc_matches, {label}", best_seconds(partial(crc_matches, batch, 0, header)))
-        validated = best_seconds(partial(validate_for_append, batch, rules, NOW_MS))
+        yield Timing(f"read_header, {label}", cost_seconds(partial(read_header, batch)))
+        yield Timing(f"crc_matches, {label}", cost_seconds(partial(crc_matches, batch, 0, header)))
+        validated = cost_seconds(partial(validate_for_append, batch, rules, NOW_MS))
         yield Timing(f"validate_for_append, {label}", validated)
-        bare = best_seconds(partial(crc32c, batch[21:]))
+        bare = cost_seconds(partial(crc32c, batch[21:]))
         yield Timing(f"validate_for_append without the CRC, {label}", validated - bare)
 
 
@@ -69,7 +69,7 @@ def columnar_decode() -> Iterator[Timing]:
     ):
         total = 200_000 if per_batch > 1 else 50_000
         buffer = run_of_batches(codec, per_batch, size, total)
-        seconds = best_seconds(partial(decode_batches, buffer, columns=columns), rounds=5)
+        seconds = cost_seconds(partial(decode_batches, buffer, columns=columns), rounds=5)
         chosen = "" if columns == DEFAULT_COLUMNS else f", {'+'.join(columns)}"
         yield Timing(
             f"columnar row, {codec.name.lower()} {size_name(size)} x {per_batch}{chosen}", seconds / total
@@ -81,9 +81,9 @@ def plain_python() -> Iterator[Timing]:
     records = [Record(i, NOW_MS + i, b"key-%05d" % i, payloads[i]) for i in range(1000)]
     batch = build_batch(records)
     header = read_header(batch)
-    yield Timing("build_batch, per record of 100 B", best_seconds(lambda: build_batch(records)) / 1000)
+    yield Timing("build_batch, per record of 100 B", cost_seconds(lambda: build_batch(records)) / 1000)
     yield Timing(
-        "iter_records, per record of 100 B", best_seconds(lambda: list(iter_records(batch, 0, header))) / 1000
+        "iter_records, per record of 100 B", cost_seconds(lambda: list(iter_records(batch, 0, header))) / 1000
     )
 
 
@@ -92,8 +92,8 @@ def codecs() -> Iterator[Timing]:
     for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
         packed = compress(codec, data)
         name = codec.name.lower()
-        yield Timing(f"{name}, compress 16 KB", best_seconds(partial(compress, codec, data)))
-        yield Timing(f"{name}, decompress 16 KB", best_seconds(partial(decompress, codec, packed, 1 << 20)))
+        yield Timing(f"{name}, compress 16 KB", cost_seconds(partial(compress, codec, data)))
+        yield Timing(f"{name}, decompress 16 KB", cost_seconds(partial(decompress, codec, packed, 1 << 20)))
 
 
 def timings() -> Iterator[Timing]:

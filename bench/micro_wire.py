@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bench.timing import Timing, best_seconds
+from bench.timing import Timing, cost_seconds
 from tidelog.wire.api import ApiKey
 from tidelog.wire.codec import decoder
 from tidelog.wire.fetch_frames import Fetched, FetchedTopic, write_fetch_response
@@ -147,7 +147,7 @@ def frames(timed: Callable[[str, Callable[[], object]], Timing]) -> Iterator[Tim
 
 def timings() -> Iterator[Timing]:
     def timed(operation: str, action: Callable[[], object]) -> Timing:
-        return Timing(operation, best_seconds(action))
+        return Timing(operation, cost_seconds(action))
 
     yield from frames(timed)
     for version in (9, 13):

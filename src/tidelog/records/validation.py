@@ -8,6 +8,8 @@ Keeps I2 (CRC on entry), I53 (hostile bytes end in an error, within limits).
 Where Kafka 4.3 answers UNKNOWN_SERVER_ERROR we name the reason instead (I40): an unnamed codec is
 UNSUPPORTED_COMPRESSION_TYPE, a payload that does not decompress is INVALID_RECORD, one beyond the limit MESSAGE_TOO_LARGE.
 One batch that Kafka lets through is refused: transactional records without a producer id, which nothing could ever commit.
+
+Budget: 2 µs for a batch of one small record, its CRC included (`bench/budgets.py`).
 """
 
 from __future__ import annotations

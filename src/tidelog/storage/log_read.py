@@ -6,6 +6,8 @@ socket from the file (D2). Reading changes nothing but the memory of positions.
 
 Bytes that recovery or scrub found damaged are never in a range (I2): a read ends before them, and one that begins at them fails. What is
 damaged and not yet known as such is sent, and fails its CRC at the client; a length or an offset that lies must not do worse here.
+
+Budget: 2.6 µs where a reader left off, 32 µs for any other offset (`bench/budgets.py`).
 """
 
 from __future__ import annotations

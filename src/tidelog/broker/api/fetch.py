@@ -7,7 +7,7 @@
 Answers are header bytes plus file ranges: data goes from the page cache to the socket. A fetch that finds fewer than
 `min_bytes` waits for more, at most `max_wait_ms`; an error on any partition ends the wait at once.
 
-Budget: 20 µs of CPU for a fetch of one partition (`bench/budgets.py`): everything is looked at once, and what was read is the answer
+Budget: 45 µs of CPU for a fetch of one partition (`bench/budgets.py`): everything is looked at once, and what was read is the answer
 unless it is too little.
 """
 
