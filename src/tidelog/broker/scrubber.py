@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidelog.broker")
 
 PIECE_BYTES = 128 << 10  # some tenths of a millisecond in a thread that shares the interpreter with the loop
-SEGMENT_COST = 64 << 10
-"""What opening a segment counts for: thousands of small ones must not be many opens per second."""
+SEGMENT_COST = 256 << 10
+"""What opening a segment counts for, about a millisecond of three threads: thousands of small ones must not keep a processor busy."""
 LOOK_SECONDS = 1.0
 CHECKPOINT_SECONDS = 60.0
 BUSY_SHARE = 0.6
