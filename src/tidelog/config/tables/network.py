@@ -20,7 +20,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("early.start.listeners", LIST, None, None, "Listeners that open before the authorizer is ready."),
     Setting("socket.listen.backlog.size", INT, 1024, at_least(1), "Connections that may wait in the operating system's queue until they are accepted.", effect=ACTS, kafka_default=50, reason="One event loop accepts between requests. When a crowd comes back after a restart, whoever finds the queue full tries again only after a second."),
     Setting("socket.receive.buffer.bytes", INT, -1, None, "Receive buffer (SO_RCVBUF) of accepted sockets. -1 leaves it to the operating system.", effect=ACTS, kafka_default=102_400, reason="The kernel sizes the window by itself, and takes large produce requests much faster than through 100 KiB."),
-    Setting("socket.send.buffer.bytes", INT, 102_400, None, "Send buffer (SO_SNDBUF) of accepted sockets. -1 leaves it to the operating system.", effect=ACTS),
+    Setting("socket.send.buffer.bytes", INT, -1, None, "Send buffer (SO_SNDBUF) of accepted sockets. -1 leaves it to the operating system.", effect=ACTS, kafka_default=102_400, reason="The kernel sizes it by itself, and takes a large answer in one piece instead of many."),
     Setting("socket.request.max.bytes", INT, 104_857_600, at_least(1), "Largest request that is read. A connection that announces a bigger one is closed.", effect=ACTS),
     Setting("socket.connection.setup.timeout.ms", LONG, 10_000, None, "How long opening a connection to another node may take at first."),
     Setting("socket.connection.setup.timeout.max.ms", LONG, 30_000, None, "Upper bound of the growing time that opening a connection to another node may take."),
