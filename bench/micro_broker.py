@@ -40,7 +40,7 @@ class NoSocket:
     client_software = None
     is_waiting = False
 
-    def answer_ready(self) -> None:
+    def answer_ready(self, *, at_once: bool = False) -> None:
         pass
 
 

@@ -174,7 +174,8 @@ class Scene:
     def summary(self) -> str:
         seen = self.seen
         return (
-            f"bystander {seen['acknowledged']} records, longest round trip {seen['end_to_end_seconds_max'] * 1000:.0f} ms; "
+            f"bystander {seen['acknowledged']} records, longest wait {seen['acknowledge_seconds_max'] * 1000:.0f} ms for an answer, "
+            f"{seen['end_to_end_seconds_max'] * 1000:.0f} ms for a record; "
             f"{seen['pings']} pings, longest {seen['ping_seconds_max'] * 1000:.0f} ms "
             f"(machine's own {seen['noise_seconds_max'] * 1000:.0f} ms, × {seen['slowdown']:.1f}, "
             f"sync {seen['sync_seconds_max'] * 1000:.0f} ms); "

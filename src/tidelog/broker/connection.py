@@ -294,9 +294,13 @@ class Connection:
 
     # ---- output
 
-    def answer_ready(self) -> None:
-        """A pending answer is complete. Those completed in one turn of the loop leave together."""
-        if not self._handling and not self._flush_scheduled:
+    def answer_ready(self, *, at_once: bool = False) -> None:
+        """A pending answer is complete. Those completed in one turn of the loop leave together, unless this one cannot wait."""
+        if self._handling or self._flush_scheduled:
+            return
+        if at_once:
+            self._end_turn()
+        else:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 

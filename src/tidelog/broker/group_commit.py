@@ -12,10 +12,11 @@ Budget: 45 µs of the whole process for each of fifty requests that share a sync
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from typing import TypeAlias
 
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
@@ -25,6 +26,18 @@ logger = logging.getLogger("tidelog.broker")
 
 SYNCS_AT_ONCE = 6
 TICKETS_PER_THREAD_MIN = 4
+
+_Work: TypeAlias = tuple[Partition, FlushTicket]
+
+
+class _Round:
+    """What is synced now: how many threads still work on their share, and what came of the others'."""
+
+    __slots__ = ("done", "shares")
+
+    def __init__(self, shares: int) -> None:
+        self.shares = shares
+        self.done: list[tuple[_Work, Exception | None]] = []
 
 
 class GroupCommit:
@@ -38,7 +51,7 @@ class GroupCommit:
         self._executor = executor
         self._on_failure = on_failure
         self._wanted: dict[Partition, None] = {}
-        self._round: asyncio.Future[list[list[DiskError | None]]] | None = None
+        self._round: _Round | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.rounds = 0
@@ -56,7 +69,7 @@ class GroupCommit:
         if self._round is not None:
             return
         wanted, self._wanted = self._wanted, {}
-        work: list[tuple[Partition, FlushTicket]] = []
+        work: list[_Work] = []
         for partition in wanted:
             if partition.stopped_with is None:
                 ticket = partition.log.begin_flush()
@@ -66,42 +79,50 @@ class GroupCommit:
             self._idle.set()
             return
         self.rounds += 1
-        tickets = [ticket for _, ticket in work]
         # Syncs that wait for the disk together are served together: many partitions are synced by several threads.
-        size = max(TICKETS_PER_THREAD_MIN, -(-len(tickets) // SYNCS_AT_ONCE))
-        syncing = [
-            self._loop.run_in_executor(self._executor, _sync_all, tickets[first : first + size])
-            for first in range(0, len(tickets), size)
-        ]
-        self._round = asyncio.gather(*syncing)
-        self._round.add_done_callback(lambda future: self._end(work, future))
+        size = max(TICKETS_PER_THREAD_MIN, -(-len(work) // SYNCS_AT_ONCE))
+        shares = [work[first : first + size] for first in range(0, len(work), size)]
+        self._round = _Round(len(shares))
+        for share in shares:
+            self._executor.submit(self._sync, share)
 
-    def _end(
-        self, work: list[tuple[Partition, FlushTicket]], future: asyncio.Future[list[list[DiskError | None]]]
-    ) -> None:
+    def _sync(self, share: list[_Work]) -> None:
+        """In a thread. What came of it goes to the loop directly: through futures it would take three turns of a busy loop."""
+        outcomes = [_sync_one(ticket) for _, ticket in share]
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            self._loop.call_soon_threadsafe(self._synced, share, outcomes)
+
+    def _synced(self, share: list[_Work], outcomes: list[Exception | None]) -> None:
+        assert self._round is not None
+        self._round.done += zip(share, outcomes, strict=True)
+        self._round.shares -= 1
+        if self._round.shares == 0:
+            self._end(self._round.done)
+
+    def _end(self, done: list[tuple[_Work, Exception | None]]) -> None:
         self._round = None
-        for (partition, ticket), error in zip(work, chain.from_iterable(future.result()), strict=True):
-            if error is not None:
-                self._on_failure(partition, error)
+        try:
+            for (partition, ticket), error in done:
+                if error is None:
+                    partition.flushed(ticket)
+                elif isinstance(error, DiskError):
+                    self._on_failure(partition, error)
+                else:
+                    logger.error("bug: the sync of %r failed", partition, exc_info=error)
+        finally:
+            if self._wanted:
+                self._begin()
             else:
-                partition.flushed(ticket)
-        if self._wanted:
-            self._begin()
-        else:
-            self._idle.set()
+                self._idle.set()
 
     async def drain(self) -> None:
         """Wait until nothing is left to sync."""
         await self._idle.wait()
 
 
-def _sync_all(tickets: Sequence[FlushTicket]) -> list[DiskError | None]:
-    outcomes: list[DiskError | None] = []
-    for ticket in tickets:
-        try:
-            ticket.run()
-        except DiskError as error:
-            outcomes.append(error)
-        else:
-            outcomes.append(None)
-    return outcomes
+def _sync_one(ticket: FlushTicket) -> Exception | None:
+    try:
+        ticket.run()
+    except Exception as error:  # noqa: BLE001 - the loop tells a failing disk from a bug
+        return error
+    return None

@@ -33,8 +33,11 @@ class Pending:
         self.on_cancel: Callable[[], None] | None = None
         """Called when the connection goes away first: whoever works on the answer may stop."""
 
-    def complete(self, parts: Answer) -> None:
-        """Deliver the answer (no parts: this request gets none). The files of an answer nobody waits for are released."""
+    def complete(self, parts: Answer, *, at_once: bool = False) -> None:
+        """Deliver the answer (no parts: this request gets none). The files of an answer nobody waits for are released.
+
+        `at_once`: no other answer of this connection is about to be complete, so that nothing is won by sending them together.
+        """
         assert not self.done, "a request is answered once"
         self.done = True
         self.on_cancel = None
@@ -42,7 +45,7 @@ class Pending:
             release(parts)
         else:
             self.parts = parts
-            self.connection.answer_ready()
+            self.connection.answer_ready(at_once=at_once)
 
 
 def release(answer: Answer) -> None:

@@ -219,7 +219,7 @@ class _Fetch:
 
     def _deliver(self, found: list[_Read]) -> None:
         assert self.pending is not None
-        self.pending.complete(self._answer(found))
+        self.pending.complete(self._answer(found), at_once=True)
 
     # ---- answering
 
