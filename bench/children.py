@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,6 +20,8 @@ from typing import Any, Generic, TypeVar
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ("bench.load", "bench.raw_load", "bench.machine", "bench.soak_load")
 Result = TypeVar("Result")
+
+_spent: list[float] = []
 
 
 class ChildFailedError(Exception):
@@ -49,7 +52,8 @@ class Child(Generic[Result]):
         try:
             if not self._results.poll(timeout_seconds):
                 raise ChildFailedError(f"{self._name} did not end within {timeout_seconds:.0f} s")
-            failure, value = self._results.recv()
+            failure, value, spent = self._results.recv()
+            _spent.append(spent)
         except EOFError:
             raise ChildFailedError(f"{self._name} died without a word") from None
         finally:
@@ -83,13 +87,18 @@ def run(
     return Child(work, *arguments, **named).result(timeout_seconds)
 
 
+def cpu_seconds() -> float:
+    """Processor time of all clients that have ended, librdkafka's threads included."""
+    return sum(_spent)
+
+
 def _run(
     sender: Connection, work: Callable[..., Any], arguments: tuple[object, ...], named: dict[str, object]
 ) -> None:
     gc.disable()  # a pause of the client's collector is none of the broker's doing
     try:
-        sender.send(("", work(*arguments, **named)))
+        sender.send(("", work(*arguments, **named), time.process_time()))
     except BaseException:  # noqa: BLE001 (handed to the parent, whatever it is)
-        sender.send((traceback.format_exc(), None))
+        sender.send((traceback.format_exc(), None, 0.0))
     sender.close()
     os._exit(0)  # librdkafka's threads are not waited for: the result is on its way

@@ -66,7 +66,7 @@ def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) ->
     records = cell.volume // cell.record_bytes // CALL_RECORDS * CALL_RECORDS
     volume = records * cell.record_bytes
     with memory_at_hand.at_hand(volume):
-        cpu = peer.cpu_seconds()
+        cpu, client_cpu = peer.cpu_seconds(), children.cpu_seconds()
         seconds = children.run(
             load.produce,
             peer.bootstrap,
@@ -82,13 +82,23 @@ def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) ->
         peer.name,
         (peer.cpu_seconds() - cpu) / (volume / GB),
     )
-    cpu = peer.cpu_seconds()
+    results.add(
+        Metric(f"client CPU per GB produced, {cell.label}", "s", False),
+        peer.name,
+        (children.cpu_seconds() - client_cpu) / (volume / GB),
+    )
+    cpu, client_cpu = peer.cpu_seconds(), children.cpu_seconds()
     seconds = children.run(load.consume, peer.bootstrap, topic, records=records, partitions=cell.partitions)
     results.add(Metric(f"consume {cell.label}", "MB/s", True), peer.name, volume / MB / seconds)
     results.add(
         Metric(f"broker CPU per GB consumed, {cell.label}", "s", False),
         peer.name,
         (peer.cpu_seconds() - cpu) / (volume / GB),
+    )
+    results.add(
+        Metric(f"client CPU per GB consumed, {cell.label}", "s", False),
+        peer.name,
+        (children.cpu_seconds() - client_cpu) / (volume / GB),
     )
 
 

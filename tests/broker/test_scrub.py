@@ -19,11 +19,12 @@ from typing import Any, BinaryIO, NamedTuple
 import pytest
 
 from tests.broker.conftest import NOW_MS, OwnBroker, Wire, batch, code
-from tidelog.broker import quiet_file, scrubber
+from tidelog.broker import scrubber
 from tidelog.broker.quiet_file import QuietFile
 from tidelog.broker.scrubber import ScrubSummary
 from tidelog.cli.log_verify import Verification
 from tidelog.records.batch import BatchHeader, iter_headers
+from tidelog.storage import page_cache
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.testing.faulty_disk import FaultyDisk
 
@@ -420,7 +421,7 @@ def test_a_quiet_read_leaves_cached_what_was_and_nothing_else(tmp_path: Path) ->
     path.write_bytes(content)
     quarter = 256 << 10
     with path.open("rb") as file:
-        if quiet_file._cached_pages(file.fileno(), quarter, 0) is None:
+        if page_cache.cached_pages(file.fileno(), quarter, 0) is None:
             pytest.skip("this kernel does not say what is cached (Linux 6.5 does)")
     with path.open("r+b") as file:
         os.fsync(file.fileno())

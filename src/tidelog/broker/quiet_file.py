@@ -6,11 +6,10 @@ the next round meets the disk again and not a copy. Nothing is promised: where t
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 
 from tidelog.storage.disk import File
+from tidelog.storage.page_cache import cached_pages
 
 _CAN_TELL = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 
@@ -46,7 +45,7 @@ class QuietFile:
 
     def _cached(self, count: int, position: int) -> int:
         """How many of these bytes stay in the cache afterwards: those that others had read before."""
-        pages = _cached_pages(self._descriptor, count, position)
+        pages = cached_pages(self._descriptor, count, position)
         if pages is not None:
             return count if pages else 0
         return self._cached_by_reading(count, position)
@@ -63,27 +62,3 @@ class QuietFile:
             # The file system has no such read (tmpfs, overlays); or it failed, which the true read will tell.
             self._can_tell = False
             return count
-
-
-class _Range(ctypes.Structure):
-    _fields_ = (("position", ctypes.c_uint64), ("count", ctypes.c_uint64))
-
-
-class _CacheStatistics(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
-    )
-
-
-_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
-_CACHESTAT = 451  # of Linux 6.5 and newer, under this number on every architecture but alpha
-
-
-def _cached_pages(descriptor: int, count: int, position: int) -> int | None:
-    """How many pages of these bytes are in the page cache, without touching them. None: this kernel does not say."""
-    if _LIBRARY is None:
-        return None
-    found = _CacheStatistics()
-    asked = _Range(position, count)
-    failed = _LIBRARY.syscall(_CACHESTAT, descriptor, ctypes.byref(asked), ctypes.byref(found), 0)
-    return None if failed else int(found.cached)

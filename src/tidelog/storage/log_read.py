@@ -165,15 +165,17 @@ def _cut_read(
     min_one_batch: bool,
 ) -> LogRead:
     """More is there than may be sent: end at a batch boundary if one can be found cheaply, never inside the first batch."""
-    first_size = _size_at(segment, position, limit)
-    if first_size > max_bytes:
-        if not min_one_batch:
-            return LogRead(None, start_offset, start_offset, start_offset)
-        end: int | None = position + first_size
-    elif max_bytes <= _WALK_BYTES:
-        end = _walk_to_boundary(segment, position, position + max_bytes)
-    else:
-        end = segment.batch_boundary(position + first_size - 1, position + max_bytes)
+    end: int | None = None
+    if max_bytes > _WALK_BYTES:
+        end = segment.batch_boundary(position, position + max_bytes)
+    if end is None:  # the index knows of no other batch so near
+        first_size = _size_at(segment, position, limit)
+        if first_size > max_bytes:
+            if not min_one_batch:
+                return LogRead(None, start_offset, start_offset, start_offset)
+            end = position + first_size
+        elif max_bytes <= _WALK_BYTES:
+            end = _walk_to_boundary(segment, position, position + max_bytes)
     next_offset = None if end is None else limit_offset
     if end is not None and end < limit:
         next_offset = _offset_at(segment, end, start_offset, limit_offset)

@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Final
 
 from tidelog.storage.disk import SYNC, SYNC_DIRECTORY, Buffer, DirLock, DiskError
+from tidelog.storage.page_cache import cached_pages, pages_of
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # without it nothing is ever found cold
@@ -96,7 +97,13 @@ class PosixFile:
     def is_cached(self, count: int, position: int, /) -> bool:
         with self._lock:
             fd = self._fd if self._fd >= 0 else self._reopen()
-            probes = range(position, position + count, _PROBE_BYTES)
+            pages = cached_pages(fd, count, position)
+            if pages is None:
+                probes = range(position, position + count, _PROBE_BYTES)
+            elif pages < pages_of(count, position):
+                return False
+            else:
+                probes = range(0)  # all are there or on their way: the last one comes last
             try:
                 for probe in (*probes, position + count - 1):
                     os.preadv(fd, (_PROBE,), probe, _RWF_NOWAIT)

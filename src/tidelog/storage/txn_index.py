@@ -72,6 +72,8 @@ class TxnIndex:
 
         When an entry's last stable offset has reached `end_offset`, everything below was decided at that moment.
         """
+        if self._file is None:
+            return [], False
         found = []
         for aborted in self:
             if aborted.last_offset >= start_offset and aborted.first_offset < end_offset:
