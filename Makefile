@@ -65,8 +65,8 @@ bench: install ## measure beside Apache Kafka on this machine, 40 minutes (BENCH
 micro: install ## microseconds of the hot paths, beside their budgets
 	$(PY) -m bench.micro $(MICRO)
 
-soak: install ## memory under full load with slow consumers, flat or not (MINUTES=20)
-	$(PY) -m bench.soak --minutes $(or $(MINUTES),20) $(SOAK)
+soak: install ## memory under full load with slow consumers, flat or not (MINUTES=32: 12 to warm up, 20 judged)
+	$(PY) -m bench.soak --minutes $(or $(MINUTES),32) $(SOAK)
 
 scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kafka: times, descriptors, waits
 	$(PY) -m bench.scale --partitions 1000,3000,10000
