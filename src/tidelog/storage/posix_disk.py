@@ -98,12 +98,10 @@ class PosixFile:
         with self._lock:
             fd = self._fd if self._fd >= 0 else self._reopen()
             pages = cached_pages(fd, count, position)
-            if pages is None:
-                probes = range(position, position + count, _PROBE_BYTES)
-            elif pages < pages_of(count, position):
-                return False
-            else:
+            if pages is not None and pages >= pages_of(count, position):
                 probes = range(0)  # all are there or on their way: the last one comes last
+            else:  # an overlay holds no pages of its own and says none: only reads can tell
+                probes = range(position, position + count, _PROBE_BYTES)
             try:
                 for probe in (*probes, position + count - 1):
                     os.preadv(fd, (_PROBE,), probe, _RWF_NOWAIT)
