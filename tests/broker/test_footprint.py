@@ -1,6 +1,7 @@
 """A laptop's and a CI job's view of a broker: how soon it is ready, and what it costs while idle.
 
-Promises of the README. The best of a few tries counts, because a test machine may be busy with something else.
+Promises of the README. The best of a few tries counts, because a test machine may be busy with something else, in seconds of the
+reference machine (`bench/timing.py`), because it may run at half its speed for minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from bench.timing import scale, yardstick_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +45,16 @@ def start_and_measure(data_dir: Path) -> tuple[float, int]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
 def test_a_broker_is_ready_soon_and_small(tmp_path: Path) -> None:
-    measured = [start_and_measure(tmp_path / str(number)) for number in range(TRIES)]
-    seconds = min(seconds for seconds, _ in measured)
+    measured, speeds = [], []
+    for number in range(TRIES):
+        measured.append(start_and_measure(tmp_path / str(number)))
+        speeds.append(scale(min(yardstick_seconds() for _ in range(5))))
+    speed = min(1.0, max(speeds))
+    seconds = min(seconds for seconds, _ in measured) * speed
     rss = max(rss for _, rss in measured)
-    print(f"\nready after {seconds * 1000:.0f} ms, idle RSS {rss / 1e6:.0f} MB")
+    print(
+        f"\nready after {seconds * 1000:.0f} ms (machine at {speed:.2f} of its speed), idle RSS {rss / 1e6:.0f} MB"
+    )
     assert seconds <= READY_SECONDS_MAX
     assert rss <= IDLE_RSS_BYTES_MAX
 

@@ -25,7 +25,7 @@ from tidelog.storage.disk import DiskError, read_file
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.posix_disk import PosixDisk
-from tidelog.storage.txn_index import AbortedTransaction
+from tidelog.storage.txn_index import AbortedTransaction, TxnIndex
 from tidelog.testing.sim.disk import SimDisk
 from tidelog.wire.error_codes import ErrorCode
 
@@ -427,6 +427,47 @@ def test_aborted_transactions_are_known_also_without_their_index(
         again = open_orders(disk.crash("keep_all"), clean=clean, recovery_point=25)
         assert again.aborted_transactions(0, 25) == expected
         assert again.recovery.clean == clean
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_log_remembers_of_aborted_transactions_hides_none(disk: SimDisk, seed: int) -> None:
+    """From where on nothing was aborted is remembered; the same log without that memory has to look."""
+    rng, log, sequence = Random(seed), open_orders(disk), 0
+    for _ in range(60):
+        step = rng.choices(["record", "begin", "end", "truncate", "look"], [3, 3, 2, 0.5, 4])[0]
+        if step == "record":
+            append(log)
+        elif step == "begin":
+            append(log, make_batch(producer_id=9, producer_epoch=0, sequence=sequence, is_transactional=True))
+            sequence += 1
+        elif step == "end":
+            append(log, end_marker(commit=rng.random() < 0.4))
+        elif step == "truncate":
+            log.truncate_to(rng.randint(0, log.log_end_offset))
+            entry = log.producers.get(9)
+            sequence = entry.next_sequence if entry is not None else 0
+        else:
+            start, end = sorted(rng.randint(0, log.log_end_offset) for _ in range(2))
+            remembered, log.no_aborts_from = log.no_aborts_from, 1 << 63
+            expected = log.aborted_transactions(start, end)
+            log.no_aborts_from = remembered
+            assert log.aborted_transactions(start, end) == expected
+
+
+def test_a_log_without_aborted_transactions_is_walked_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_many(log, 40)
+    assert len(log.segments) > 2
+    looked: list[int] = []
+    collect = TxnIndex.collect
+
+    def counting(index: TxnIndex, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        looked.append(index.base_offset)
+        return collect(index, start, end)
+
+    monkeypatch.setattr(TxnIndex, "collect", counting)
+    for start in (0, 0, 20):
+        assert log.aborted_transactions(start, start + 1) == []
+    assert len(looked) == len(log.segments)
 
 
 # ---- truncating

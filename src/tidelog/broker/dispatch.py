@@ -3,6 +3,7 @@
 A handler gets `(broker, context, request)` and returns one of
 
 * a response message: it is encoded in the request's version and takes its place in the answer queue;
+* `Encoded`: the same, kept from an earlier request;
 * a `Pending` from `context.defer()`, completed later with `context.answer(pending, message)`;
 * a coroutine that returns the response: it runs as a task, for admin requests that write metadata;
 * an `InThread`, for what takes long and reads only what never changes: worked out and encoded beside the loop;
@@ -165,6 +166,8 @@ class ApiDispatcher:
             answer = handler(broker, context, request)
             if isinstance(answer, Pending):
                 return answer
+            if isinstance(answer, Encoded):
+                return answer.parts
             if isinstance(answer, CoroutineType):
                 return self._run(context, answer, len(frame))
             if isinstance(answer, InThread):

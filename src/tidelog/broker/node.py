@@ -84,6 +84,8 @@ class Broker:
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
         self.apis = APIS
+        self.api_versions_answers: dict[int, tuple[int, bytes]] = {}
+        """Of each version, as of which metadata offset: the first question of every connection, and thousands may come at once."""
         self.listeners: list[Listener] = []
         self._advertised: list[Endpoint] = []
         self._running = False

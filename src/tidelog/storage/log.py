@@ -74,7 +74,7 @@ class Log:
     __slots__ = (
         "_bases", "_high_watermark_place", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes",
         "_unflushed_since_ms", "active", "config", "deferred_deletes", "directory", "disk", "doomed", "epochs", "flush_ticket",
-        "high_watermark", "log_end_offset", "log_start_offset", "name", "partition", "positions",
+        "high_watermark", "log_end_offset", "log_start_offset", "name", "no_aborts_from", "partition", "positions",
         "producers", "recovery", "recovery_point", "release", "sealed", "segments", "space", "swap", "times_are_known", "topic",
         "topic_id", "truncation_count", "truncation_limited", "unsynced",
     )  # fmt: skip
@@ -119,6 +119,8 @@ class Log:
         self.producers = producers
         self.producers.high_watermark_moved(self.high_watermark)
         self.positions = Positions()
+        self.no_aborts_from = _NEVER
+        """No transaction was aborted at or behind this offset; not looked for yet if it is `_NEVER`."""
         self._high_watermark_place: tuple[Segment, int] | None = None
         self.unsynced = Unsynced(unsynced)
         self.space = SpaceGuard()  # the log directory's, once a manager has given it
@@ -243,8 +245,10 @@ class Log:
 
     def apply_marker(self, batch: Buffer, position: int, header: BatchHeader, offset: int) -> None:
         aborted = replay.apply_marker(self.producers, batch, position, header, offset)
-        if aborted is not None and self.active.txn_index.append(aborted):
-            self.unsynced.new_names = True
+        if aborted is not None:
+            self.no_aborts_from = max(self.no_aborts_from, offset + 1)
+            if self.active.txn_index.append(aborted):
+                self.unsynced.new_names = True
 
     def start_epoch(self, leader_epoch: int) -> None:
         """This log's leader is now in `leader_epoch`: its records begin at the log's end (KIP-279 wants this before any is there).

@@ -148,14 +148,21 @@ def producers_at(
 
 
 def aborted_transactions(log: Log, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    if start_offset >= log.no_aborts_from:
+        return []
     found: list[AbortedTransaction] = []
+    no_aborts_from = start_offset
     for segment in log.segments[log.segment_number(start_offset) :]:
         if segment.txn_index_missing:
             rebuild_txn_index(log, segment)
-        aborted, complete = segment.txn_index.collect(start_offset, end_offset)
+        index = segment.txn_index
+        aborted, complete = index.collect(start_offset, end_offset)
         found.extend(aborted)
         if complete:
-            break
+            return found
+        if index.entries:
+            no_aborts_from = max(no_aborts_from, index.last_offset + 1)
+    log.no_aborts_from = min(log.no_aborts_from, no_aborts_from)
     return found
 
 

@@ -53,6 +53,11 @@ class TxnIndex:
     def entries(self) -> int:
         return self._entries if self._entries >= 0 else self._load()
 
+    @property
+    def last_offset(self) -> int:
+        """Of the last marker; -1 if there is none."""
+        return self._last_offset if self.entries else -1
+
     def append(self, aborted: AbortedTransaction) -> bool:
         """Add an entry. True if that created the file, whose directory then needs a sync."""
         if self.entries and aborted.last_offset <= self._last_offset:

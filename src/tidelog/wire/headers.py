@@ -95,6 +95,11 @@ def encode_response(key: int, version: int, correlation_id: int, message: Any) -
     return parts
 
 
+def with_correlation_id(frame: bytes, correlation_id: int) -> bytes:
+    """The same whole response frame as the answer to another request."""
+    return b"".join((frame[:4], correlation_id.to_bytes(4, "big", signed=True), frame[8:]))
+
+
 def decode_response(key: int, version: int, data: Buffer) -> tuple[int, Any]:
     """The correlation id and the message of a response frame without its length."""
     view = memoryview(data)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.dispatch import Encoded, RequestContext
+from tidelog.wire.codec import joined
 from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.headers import with_correlation_id
 from tidelog.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -22,18 +24,29 @@ from tidelog.wire.messages.api_versions import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.cluster_view import Features
     from tidelog.broker.node import Broker
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse | Encoded:
     if context.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not (SOFTWARE_NAME.fullmatch(name) and SOFTWARE_NAME.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
     features = broker.view.features()
+    epoch, frame = broker.api_versions_answers.get(context.version, (-1, b""))
+    if epoch != features.epoch:
+        frame = joined(list(context.encode(_answer(broker, context.version, features))))
+        broker.api_versions_answers[context.version] = features.epoch, frame
+    return Encoded((with_correlation_id(frame, context.correlation_id),))
+
+
+def _answer(broker: Broker, version: int, features: Features) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
@@ -42,7 +55,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in features.supported.items()
-            if low > 0 or context.version >= 4
+            if low > 0 or version >= 4
         ],
         finalized_features_epoch=features.epoch,
         finalized_features=[
