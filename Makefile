@@ -12,7 +12,7 @@ EVERY_DAY := not interop
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench micro soak scale sim fuzz interop crash clients docs constraints clean
+.PHONY: help install run test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -64,6 +64,9 @@ bench: install ## measure beside Apache Kafka on this machine, 40 minutes (BENCH
 
 micro: install ## microseconds of the hot paths, beside their budgets
 	$(PY) -m bench.micro $(MICRO)
+
+profile: install ## where the broker's processor time goes under load, by perf
+	$(PY) -m bench.profile $(PROFILE)
 
 soak: install ## memory under full load with slow consumers, flat or not (MINUTES=32: 12 to warm up, 20 judged)
 	$(PY) -m bench.soak --minutes $(or $(MINUTES),32) $(SOAK)

@@ -33,7 +33,7 @@ BUDGETS: dict[str, float] = {
     "fetch request v17, one new batch": 45.0,
     # broker/connection.py: the whole process, kernel included, many requests in one read
     "process: produce, replicated, depth 50": 24.0,
-    "process: ApiVersions, depth 50": 24.0,
+    "process: ApiVersions, depth 50": 8.0,
     "process: fetch that finds nothing, depth 50": 24.0,
     # broker/group_commit.py: fifty requests share a sync
     "process: produce, fsync, depth 50": 45.0,
