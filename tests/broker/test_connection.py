@@ -9,13 +9,14 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tidelog.broker import connection as module
 from tidelog.broker.connection import Connection
 from tidelog.broker.pending import Pending
-from tidelog.broker.receive_buffers import RECEIVE_BYTES, ReceiveBuffers
+from tidelog.broker.receive_buffers import RECEIVE_BYTES, ReceiveBuffers, new_buffer
 from tidelog.storage.disk import FileRange
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.wire.types import Part
@@ -124,6 +125,29 @@ async def test_frames_of_every_size_come_through(peer: Peer, size: int) -> None:
     sending = asyncio.ensure_future(peer.send(b"".join(map(frame, bodies))))
     assert [await peer.answer() for _ in bodies] == bodies
     await sending
+
+
+async def test_large_frames_of_about_the_same_size_share_their_buffers(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer at full speed: once the buffers are there, no frame costs a new one, however the bytes are cut."""
+    made: list[int] = []
+
+    def counted(size: int) -> memoryview:
+        made.append(size)
+        return new_buffer(size)
+
+    monkeypatch.setattr(module, "new_buffer", counted)
+    rng = Random(1)
+    for number in range(60):
+        if number == 20:
+            made.clear()
+        bodies = [rng.randbytes(900_000 + rng.randrange(100)) for _ in range(2)]
+        data = b"".join(map(frame, bodies))
+        sending = asyncio.ensure_future(peer.send(data))
+        assert [await peer.answer() for _ in bodies] == bodies
+        await sending
+    assert len(made) <= 2, made
 
 
 async def test_a_claimed_length_allocates_nothing(peer: Peer) -> None:

@@ -173,9 +173,10 @@ class Connection:
         filled, end = self._filled, self._frame_end
         if filled == len(frame):
             # A claimed length alone costs nothing: the buffer doubles as bytes really arrive.
-            self._frame = grown = new_buffer(min(end, 2 * filled))
+            grown = self._buffers.spare_for(end) or new_buffer(min(end, 2 * filled))
             grown[:filled] = frame
-            frame = grown
+            self._buffers.give(frame)
+            self._frame = frame = grown
             self.last_active = self._began
         count = self._sock.recv_into(frame[filled:end])
         if count == 0:
@@ -267,12 +268,14 @@ class Connection:
     def _begin_frame(self, data: memoryview, position: int, frame_end: int) -> None:
         """What stands in `data` from `position` on is all that has arrived of a large frame."""
         buffers, filled = self._buffers, len(data) - position
+        frame: memoryview | None = None
         if 4 * filled >= frame_end and data.obj is buffers.current.obj:
             frame = buffers.take()
-            if position:
-                frame[:filled] = data[position:]
         else:
+            frame = buffers.spare_for(frame_end)
+        if frame is None:
             frame = new_buffer(min(frame_end, max(filled, LARGE_FRAME_BYTES)))
+        if position or frame.obj is not data.obj:
             frame[:filled] = data[position:]
         self._frame, self._frame_end, self._filled = frame, frame_end, filled
 

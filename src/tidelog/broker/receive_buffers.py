@@ -29,8 +29,20 @@ class ReceiveBuffers:
 
     def take(self) -> memoryview:
         taken = self.current
-        self.current = self._spare.pop() if self._spare else new_buffer(RECEIVE_BYTES)
+        self.current = self._largest_spare() or new_buffer(RECEIVE_BYTES)
         return taken
+
+    def _largest_spare(self) -> memoryview | None:
+        if not self._spare:
+            return None
+        return self._spare.pop(max(range(len(self._spare)), key=lambda number: len(self._spare[number])))
+
+    def spare_for(self, size: int) -> memoryview | None:
+        """A kept buffer that a frame of this size fits into: it is there already, so nobody's mere claim costs memory."""
+        for number, buffer in enumerate(self._spare):
+            if len(buffer) >= size:
+                return self._spare.pop(number)
+        return None
 
     def took_large(self, began: float) -> None:
         """A large request was handled since `began`: for as long again it is the turn of small ones.
@@ -52,4 +64,7 @@ class ReceiveBuffers:
 
 
 def new_buffer(size: int) -> memoryview:
+    """Of about this size. Frames of one client differ by some bytes: a buffer that is to be kept must fit the next one, too."""
+    if size > RECEIVE_BYTES:
+        size = -(-size // RECEIVE_BYTES) * RECEIVE_BYTES
     return memoryview(bytearray(size))
