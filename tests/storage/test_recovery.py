@@ -19,6 +19,7 @@ from tests.storage.log_world import (
     read_all,
 )
 from tidelog.errors import CorruptDataError
+from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage.disk import read_file
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
@@ -189,6 +190,41 @@ def test_a_marker_of_a_clean_stop_is_not_believed_against_the_files(disk: SimDis
     again = open_orders(disk, ONE_SEGMENT, clean=True, recovery_point=6)
     assert not again.recovery.clean
     assert again.recovery.lost_synced_data
+
+
+@pytest.mark.parametrize("mask", [0xFF, 0x01, 0x04, 0x80])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("indexed", [False, True], ids=["short", "indexed"])
+def test_a_byte_of_a_header_costs_one_batch_and_no_other(
+    disk: SimDisk, clean: bool, indexed: bool, mask: int
+) -> None:
+    """Wherever in the header it is. What stands behind it stays readable, and nothing that is appended later is written over it."""
+    config = ONE_SEGMENT if indexed else LogConfig()
+    log = open_orders(disk, config)
+    append_many(log, 20)
+    log.flush()
+    batches = read_all(log)
+    log.close_cleanly()
+    path = log.active.file.path
+    if not indexed:  # as a small log is left that never had indexes
+        for name in disk.list_dir(DIRECTORY):
+            if not name.endswith(".log"):
+                disk.remove(f"{DIRECTORY}/{name}")
+    whole = read_file(disk, path)
+    position = sum(len(batch.payload) + 16 for batch in batches[:10])
+    for byte in range(HEADER_SIZE):
+        harmed = disk.crash("keep_all")
+        harmed.open(path).write_at([bytes([whole[position + byte] ^ mask])], position + byte)
+        again = open_orders(harmed, config, clean=clean, recovery_point=len(batches))
+        for known in (not (clean and indexed), True):  # a clean start looks at the end of a log only
+            assert again.log_end_offset >= len(batches), byte
+            for number, batch in enumerate(batches):
+                if number != 10 and known:
+                    assert read_all(again, start=number, end=number + 1) == [batch], (byte, number)
+            append(again, make_batch(value=b"new"))
+            again.flush()
+            again.close_cleanly()
+            again = open_orders(harmed, config, clean=False, recovery_point=again.log_end_offset)
 
 
 # ---- derived files

@@ -51,6 +51,7 @@ class Recovery:
         self._report = report
         self._now_ms = now_ms
         self._ends_in_damage: Segment | None = None
+        self._segment_end = 0
         self.segments = segments
         self.next_offset = 0
 
@@ -109,7 +110,7 @@ class Recovery:
 
     def _recover_segment(self, segment: Segment) -> bool:
         """Check every batch and index it. False if the segment was cut, so that nothing can follow it."""
-        end = segment.size
+        self._segment_end = end = segment.size
         segment.reset_indexes()
         segment.replace_txn_index()
         while segment.size < end:
@@ -162,11 +163,34 @@ class Recovery:
             return f"begins at offset {header.base_offset}, the one before ends at {self.next_offset}"
         if header.last_offset_delta < 0 or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return f"ends at offset {header.last_offset}, which its segment cannot hold"
-        latest = self._epochs.latest_epoch
-        if 0 <= header.partition_leader_epoch < (-1 if latest is None else latest):
+        latest = -1 if self._epochs.latest_epoch is None else self._epochs.latest_epoch
+        if 0 <= header.partition_leader_epoch < latest:
             return f"has leader epoch {header.partition_leader_epoch} after {latest}"
         if not batch.crc_matches():
             return "fails its CRC"
+        if header.base_offset > self.next_offset or header.partition_leader_epoch > latest:
+            return self._contradiction(segment, batch, latest)
+        return None
+
+    def _contradiction(self, segment: Segment, batch: Batch, latest_epoch: int) -> str | None:
+        """Offset and leader epoch are not under the CRC. A batch that leaves a gap, as cleaners make them, or begins an epoch is believed if nothing
+        says otherwise: the recovery point, over which there is no gap, or the next batch below it, which would have to lie itself.
+        """
+        header, expected = batch.header, self.next_offset
+        if expected < self._recovery_point < header.base_offset:
+            return f"begins at offset {header.base_offset}, and offsets from {expected} on were synced"
+        following = batch.position + header.size
+        try:
+            for _, after in scan_headers(segment.file, following, self._segment_end):
+                if after.base_offset >= self._recovery_point:
+                    break  # it may be a leftover itself
+                if expected <= after.base_offset < header.next_offset:
+                    return f"begins at offset {header.base_offset}, and the next one at {after.base_offset}"
+                if latest_epoch <= after.partition_leader_epoch < header.partition_leader_epoch:
+                    return f"has leader epoch {header.partition_leader_epoch}, and the next one {after.partition_leader_epoch}"
+                break
+        except CorruptDataError:
+            pass  # the next one's own problem
         return None
 
     def _cut(self, segment: Segment, problem: str) -> None:

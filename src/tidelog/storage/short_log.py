@@ -15,9 +15,20 @@ from tidelog.storage.segment import Segment
 
 
 def load(segment: Segment) -> tuple[int, LeaderEpochCache, ProducerState]:
-    """(log end offset, epochs, producers). CorruptDataError when the file does not hold whole batches from its start to its end."""
+    """(log end offset, epochs, producers). CorruptDataError when the file does not hold whole batches from its start to its end; the segment is
+    then as it was, for recovery to read all of it.
+    """
+    size = segment.size
+    try:
+        return _load(segment, size)
+    except CorruptDataError:
+        segment.size = size
+        raise
+
+
+def _load(segment: Segment, size: int) -> tuple[int, LeaderEpochCache, ProducerState]:
     epochs, producers = LeaderEpochCache(), ProducerState()
-    next_offset, end, size = segment.base_offset, 0, segment.size
+    next_offset, end = segment.base_offset, 0
     aborted = []
     segment.reset_indexes()
     data = segment.file.read_at(size, 0)
@@ -30,12 +41,13 @@ def load(segment: Segment) -> tuple[int, LeaderEpochCache, ProducerState]:
         transaction = apply_stored(producers, segment, position, header)
         if transaction is not None:
             aborted.append(transaction)
-        epoch = header.partition_leader_epoch
-        if epoch > (-1 if epochs.latest_epoch is None else epochs.latest_epoch):
+        epoch, latest = header.partition_leader_epoch, epochs.latest_epoch
+        if latest is None or epoch > latest:
             epochs.assign(epoch, header.base_offset)
+        elif epoch < latest:
+            raise CorruptDataError(f"{segment.file.path}: leader epoch {epoch} comes after {latest}")
         next_offset, end = header.next_offset, position + header.size
     if end != size:
-        segment.size = size
         raise CorruptDataError(f"{segment.file.path}: no batch stands at position {end}")
     segment.found_aborted(aborted)
     producers.end_offset = next_offset
