@@ -241,3 +241,11 @@ def test_a_large_window_is_not_allocated() -> None:
 def test_a_fitting_window_is_left_alone() -> None:
     payload = bytes(cramjam.zstd.compress(TEXT))
     assert plan_zstd(payload).with_small_windows(payload, LIMIT) is payload
+
+
+def test_an_lz4_block_that_seems_to_begin_with_its_size() -> None:
+    """The library takes the first four bytes of a block for its size if they could be, and returns other bytes than were compressed."""
+    packed = bytes.fromhex(
+        "04224d186040823a000000d30e00009003010100c4010082800100af019203066b32349c017601003aaf008e04000ca40600ee0357003a0f0200979004026801026904787900000000"
+    )
+    assert bytes(decompress(Codec.LZ4, packed, 1 << 20)) == bytes(cramjam.lz4.decompress(packed))

@@ -323,7 +323,8 @@ def _append_lz4_block(
         _reserve(out, start + room)
         try:
             with memoryview(out) as view, view[start : start + room] as target:
-                return start + int(cramjam.lz4.decompress_block_into(block, target))
+                # Without a length the library may take the first bytes of the block for one.
+                return start + int(cramjam.lz4.decompress_block_into(block, target, output_len=room))
         except cramjam.DecompressionError:
             if room >= room_max:
                 raise
