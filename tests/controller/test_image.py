@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.timing import Stopwatch
 from tests.controller.world import World, topic
 from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.image import EMPTY_IMAGE, MetadataImage, PartitionImage, ResourceKey, ResourceType
@@ -395,16 +394,20 @@ def test_lookups() -> None:
 
 
 def test_a_topic_of_2000_partitions_among_10000_is_image_work_of_milliseconds() -> None:
+    # The best of a few, in seconds of the reference machine: this one may run at half its speed for a while.
+    assert min(_seconds_to_replay_2000_partitions() for _ in range(3)) < 0.05 * 4
+
+
+def _seconds_to_replay_2000_partitions() -> float:
     world = World()
     world.add_broker(0)
     for number in range(8):
         assert world.create(topic(f"filler-{number}", 1000)) == [0]
     result = world.controller.create_topics(_request(2000))
-    started = time.thread_time()  # of this thread alone: others may need the processor meanwhile
-    world.controller.replay(result.records, offset=world.next_offset, epoch=1)
-    elapsed = time.thread_time() - started
+    with Stopwatch() as watch:
+        world.controller.replay(result.records, offset=world.next_offset, epoch=1)
     assert world.image.partition_count == 10_000
-    assert elapsed < 0.05 * 4  # the budget, with room for a machine that does other things as well
+    return watch.seconds
 
 
 def _request(partitions: int) -> object:
