@@ -227,6 +227,20 @@ def test_a_byte_of_a_header_costs_one_batch_and_no_other(
             again = open_orders(harmed, config, clean=False, recovery_point=again.log_end_offset)
 
 
+@pytest.mark.parametrize("epochs", [(-1, -1, 0, 1), (0, -1, 0, 1), (-1, 0, -1, -1)])
+def test_batches_without_a_leader_epoch_contradict_nobody(disk: SimDisk, epochs: tuple[int, ...]) -> None:
+    """Old releases wrote none. A small log is opened by its batches, after a clean stop and after any other."""
+    batches = [make_batch(base_offset=number, leader_epoch=epoch) for number, epoch in enumerate(epochs)]
+    disk.make_dir("/data")
+    disk.make_dir(DIRECTORY)
+    disk.open(f"{DIRECTORY}/00000000000000000000.log", create=True).write_at(batches, 0)
+    for clean in (True, False):
+        log = open_orders(disk.crash("keep_all"), LogConfig(), clean=clean, recovery_point=len(epochs))
+        assert (log.log_end_offset, log.recovery.damages) == (len(epochs), [])
+        assert log.recovery.clean == clean
+        assert all(entry[0] >= 0 for entry in log.epochs.checkpoint_entries())
+
+
 # ---- derived files
 
 

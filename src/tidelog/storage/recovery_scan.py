@@ -186,7 +186,7 @@ class Recovery:
                     break  # it may be a leftover itself
                 if expected <= after.base_offset < header.next_offset:
                     return f"begins at offset {header.base_offset}, and the next one at {after.base_offset}"
-                if latest_epoch <= after.partition_leader_epoch < header.partition_leader_epoch:
+                if max(latest_epoch, 0) <= after.partition_leader_epoch < header.partition_leader_epoch:
                     return f"has leader epoch {header.partition_leader_epoch}, and the next one {after.partition_leader_epoch}"
                 break
         except CorruptDataError:

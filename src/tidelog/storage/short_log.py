@@ -41,10 +41,11 @@ def _load(segment: Segment, size: int) -> tuple[int, LeaderEpochCache, ProducerS
         transaction = apply_stored(producers, segment, position, header)
         if transaction is not None:
             aborted.append(transaction)
-        epoch, latest = header.partition_leader_epoch, epochs.latest_epoch
-        if latest is None or epoch > latest:
+        epoch = header.partition_leader_epoch
+        latest = -1 if epochs.latest_epoch is None else epochs.latest_epoch
+        if epoch > latest:
             epochs.assign(epoch, header.base_offset)
-        elif epoch < latest:
+        elif 0 <= epoch < latest:
             raise CorruptDataError(f"{segment.file.path}: leader epoch {epoch} comes after {latest}")
         next_offset, end = header.next_offset, position + header.size
     if end != size:
