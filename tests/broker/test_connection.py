@@ -150,6 +150,16 @@ async def test_large_frames_of_about_the_same_size_share_their_buffers(
     assert len(made) <= 2, made
 
 
+async def test_a_claim_takes_no_kept_buffer() -> None:
+    """A few bytes of a large frame hold no megabyte, though one is there."""
+    buffers = ReceiveBuffers()
+    buffers.give(new_buffer(1 << 20))
+    buffers.give(new_buffer(1 << 20))
+    assert buffers.spare_for(1_000_000, 100) is None
+    kept = buffers.spare_for(1_000_000, 40_000)
+    assert kept is not None and len(kept) == 1 << 20
+
+
 async def test_a_claimed_length_allocates_nothing(peer: Peer) -> None:
     await peer.send(struct.pack(">i", 1 << 20) + b"x" * 100)
     while peer.connection._frame is None:

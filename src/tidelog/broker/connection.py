@@ -173,7 +173,7 @@ class Connection:
         filled, end = self._filled, self._frame_end
         if filled == len(frame):
             # A claimed length alone costs nothing: the buffer doubles as bytes really arrive.
-            grown = self._buffers.spare_for(end) or new_buffer(min(end, 2 * filled))
+            grown = self._buffers.spare_for(end, filled) or new_buffer(min(end, 2 * filled))
             grown[:filled] = frame
             self._buffers.give(frame)
             self._frame = frame = grown
@@ -268,11 +268,11 @@ class Connection:
     def _begin_frame(self, data: memoryview, position: int, frame_end: int) -> None:
         """What stands in `data` from `position` on is all that has arrived of a large frame."""
         buffers, filled = self._buffers, len(data) - position
-        frame: memoryview | None = None
+        frame: memoryview | None
         if 4 * filled >= frame_end and data.obj is buffers.current.obj:
             frame = buffers.take()
         else:
-            frame = buffers.spare_for(frame_end)
+            frame = buffers.spare_for(frame_end, filled)
         if frame is None:
             frame = new_buffer(min(frame_end, max(filled, LARGE_FRAME_BYTES)))
         if position or frame.obj is not data.obj:

@@ -10,6 +10,8 @@ KEEP_FRAME_BYTES = 2 * 1024 * 1024
 """A buffer up to this size is kept for the next large frame of any connection."""
 SPARE_BUFFERS_MAX = 8
 """How many such buffers are kept."""
+SPARE_PER_BYTE = 32
+"""How many bytes of a kept buffer each byte of a frame that has arrived is good for."""
 
 
 class ReceiveBuffers:
@@ -37,8 +39,10 @@ class ReceiveBuffers:
             return None
         return self._spare.pop(max(range(len(self._spare)), key=lambda number: len(self._spare[number])))
 
-    def spare_for(self, size: int) -> memoryview | None:
-        """A kept buffer that a frame of this size fits into: it is there already, so nobody's mere claim costs memory."""
+    def spare_for(self, size: int, filled: int) -> memoryview | None:
+        """A kept buffer that a frame of this size fits into, once enough of it has arrived: nobody gets one for a mere claim."""
+        if filled * SPARE_PER_BYTE < size:
+            return None
         for number, buffer in enumerate(self._spare):
             if len(buffer) >= size:
                 return self._spare.pop(number)

@@ -39,11 +39,11 @@ def handle(
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
     features = broker.view.features()
-    epoch, frame = broker.api_versions_answers.get(context.version, (-1, b""))
-    if epoch != features.epoch:
+    kept = broker.api_versions_answers.get(context.version)
+    if kept is None or kept[0] != features.epoch:
         frame = joined(list(context.encode(_answer(broker, context.version, features))))
-        broker.api_versions_answers[context.version] = features.epoch, frame
-    return Encoded((with_correlation_id(frame, context.correlation_id),))
+        kept = broker.api_versions_answers[context.version] = features.epoch, frame
+    return Encoded((with_correlation_id(kept[1], context.correlation_id),))
 
 
 def _answer(broker: Broker, version: int, features: Features) -> ApiVersionsResponse:
