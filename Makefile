@@ -59,7 +59,7 @@ fmt: install ## format and fix what can be fixed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: install ## measure beside Apache Kafka on this machine, 40 minutes (BENCH="--quick" for three)
+bench: install ## measure beside Apache Kafka on this machine, an hour (BENCH="--quick" for three)
 	$(PY) -m bench.run $(BENCH)
 
 micro: install ## microseconds of the hot paths, beside their budgets

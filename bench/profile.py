@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,20 +63,20 @@ def sampled(pid: int, into: Path) -> Iterator[None]:
         sys.exit(f"perf took no samples: {complaint.strip() or 'no reason given'}")
 
 
-def shares(samples: Path) -> tuple[Counter[str], list[tuple[float, str]]]:
+def shares(samples: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
     """Percent of each kind, and the single functions that took most."""
     report = subprocess.run(
         ["perf", "report", "-i", str(samples), "--stdio", "-t", "|", "--sort", "dso,symbol", "--percent-limit", "0"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    kinds: Counter[str] = Counter()
+    kinds: dict[str, float] = defaultdict(float)
     functions: list[tuple[float, str]] = []
     for line in report.splitlines():
         if line.startswith("#") or line.count("|") < 2:
             continue
         overhead, binary, symbol = (part.strip() for part in line.split("|", 2))
         percent = float(overhead.rstrip("%"))
-        kinds[kind_of(binary, symbol)] += percent  # type: ignore[assignment]  # percents are no whole numbers
+        kinds[kind_of(binary, symbol)] += percent
         functions.append((percent, f"{symbol[4:].partition('|')[0].strip()} ({binary})"))
     return kinds, sorted(functions, reverse=True)
 
