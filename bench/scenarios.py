@@ -17,6 +17,10 @@ from tools.peers.process import Peer
 
 GB = 1e9
 IDLE_SECONDS = 1.5
+REST_SECONDS = 1.2
+"""Longer than the second between two rounds of a broker's housekeeping."""
+REST_SHARE_MAX = 0.1
+REST_SECONDS_MAX = 10.0
 MACHINE = "machine"
 """The column of the machine's own limit, which no broker takes part in."""
 WRITE_LIMIT = "socket into a file"
@@ -87,6 +91,7 @@ def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) ->
         peer.name,
         (children.cpu_seconds() - client_cpu) / (volume / GB),
     )
+    come_to_rest(peer)
     cpu, client_cpu = peer.cpu_seconds(), children.cpu_seconds()
     seconds = children.run(load.consume, peer.bootstrap, topic, records=records, partitions=cell.partitions)
     results.add(Metric(f"consume {cell.label}", "MB/s", True), peer.name, volume / MB / seconds)
@@ -100,6 +105,19 @@ def _through_librdkafka(cell: Cell, peer: Peer, topic: str, results: Results) ->
         peer.name,
         (children.cpu_seconds() - client_cpu) / (volume / GB),
     )
+
+
+def come_to_rest(peer: Peer) -> None:
+    """What was produced is written back and synced now, not while somebody reads: a broker syncs a segment soon after it is full, and a gigabyte of
+    that would count as the cost of consuming.
+    """
+    os.sync()
+    until = time.perf_counter() + REST_SECONDS_MAX
+    while time.perf_counter() < until:
+        before = peer.cpu_seconds()
+        time.sleep(REST_SECONDS)
+        if peer.cpu_seconds() - before <= REST_SHARE_MAX * REST_SECONDS:
+            return
 
 
 def _raw_fetch(cell: Cell, peer: Peer, topic: str, results: Results) -> None:
