@@ -8,11 +8,11 @@ STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 # Both cores for the quick tests; the slow ones want the machine to themselves.
 WORKERS ?= 2
-EVERY_DAY := not interop
+EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean
+.PHONY: help install run test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -90,6 +90,9 @@ interop: install ## Kafka's own tools and clients of other languages, where thei
 
 crash: install ## kill -9 under load, 50 times (CYCLES=n), and power losses from recorded system calls, EFFORT=5 times make test
 	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),50) TIDELOG_TEST_EFFORT=$(or $(EFFORT),5) $(PYTEST) tests/crash -rs --timeout 3600
+
+groups: install ## groups of real clients, minutes of them: members killed, brokers restarted, protocols switched
+	$(PYTEST) tests/groups -rs --timeout 600
 
 clients: install ## every client library against the broker, nothing else
 	$(PYTEST) tests/clients --timeout 1800

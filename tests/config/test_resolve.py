@@ -112,7 +112,6 @@ def test_kafkas_own_file_loads_and_what_changes_nothing_is_listed() -> None:
     assert listed == {
         "inter.broker.listener.name",
         "num.io.threads",
-        "offsets.topic.replication.factor",
         "zookeeper.connect",
         "super.users",
     }

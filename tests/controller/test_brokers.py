@@ -81,7 +81,7 @@ def test_registrations_that_are_refused() -> None:
     old = registration(2)
     old.features = []
     assert refusal(world, old) == E.UNSUPPORTED_VERSION
-    world.write([FeatureLevelRecord("group.version", 1)])
+    world.write([FeatureLevelRecord("transaction.version", 2)])
     assert refusal(world, registration(2)) == E.UNSUPPORTED_VERSION
 
 

@@ -172,7 +172,11 @@ def test_a_new_cluster_begins_with_its_features_and_min_insync_replicas() -> Non
         .replay_all(bootstrap_records(min_insync_replicas=2))
         .apply(offset=2, epoch=1)
     )
-    assert image.features == {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    assert image.features == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+    }
     assert image.broker_defaults == {"min.insync.replicas": "2"}
     assert bootstrap_records()[0].name == "metadata.version"
 

@@ -73,6 +73,8 @@ class Api:
     """Instead of `handler`: reads the request and writes the answer itself."""
     lowest_served: int = -1
     """Versions below are advertised but refused. Only Produce: old librdkafka compresses only if 0-2 are listed."""
+    is_listed: bool = True
+    """Tidelog's own APIs are served to those who know of them, and in no list: the list is that of a Kafka release."""
 
 
 class RequestContext:

@@ -15,11 +15,13 @@ from functools import partial
 from typing import TypeVar
 
 from tidelog.broker.apis import APIS
+from tidelog.broker.cleaner import Cleaner
 from tidelog.broker.cluster_view import ClusterView
 from tidelog.broker.config_validator import TableConfigValidator
 from tidelog.broker.descriptors import descriptors_left
 from tidelog.broker.dispatch import ApiDispatcher
 from tidelog.broker.group_commit import GroupCommit
+from tidelog.broker.group_coordinator import GroupCoordinator
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.listener import ConnectionCounts, Listener
 from tidelog.broker.load_progress import LoadProgress
@@ -40,6 +42,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.features import SUPPORTED_FEATURES, unsupported_features
 from tidelog.controller.image import MetadataImage, ResourceType
 from tidelog.errors import CorruptDataError, RequestError, TidelogError
+from tidelog.internal_topics import is_internal_topic
 from tidelog.ports import Clock, Rng, SystemClock, SystemRng
 from tidelog.replication.fetch_session import FetchSessionCache
 from tidelog.replication.purgatory import FetchPurgatory
@@ -138,6 +141,8 @@ class Broker:
         self.housekeeping.start()
         self.scrubber = Scrubber(self)
         await self.scrubber.start()
+        self.cleaner = Cleaner(self)
+        await self.cleaner.start()
         for listener in self.listeners:
             listener.start()
         self._running = True
@@ -231,6 +236,7 @@ class Broker:
         self.view = ClusterView(self.node_id, lambda: self.image, self.partitions)
         self.topics = TopicAdmin(self.metadata)
         self.producer_ids = ProducerIdSource(self._allocate_producer_ids)
+        self.groups = GroupCoordinator(self)
         publisher.apply_broker_settings(image)
         return publisher
 
@@ -286,10 +292,12 @@ class Broker:
 
     def _policy_of(self, topic: str) -> TopicPolicy:
         overrides = self.image.config(ResourceType.TOPIC, topic)
-        return topic_policy(
+        policy = topic_policy(
             TopicConfig.resolve(overrides, self.config),
             producer_id_expiration_ms=self.config.int("producer.id.expiration.ms"),
         )
+        # What coordinators promise is kept whatever the durability of records is (D10).
+        return policy._replace(durable=True) if is_internal_topic(topic) else policy
 
     async def _allocate_producer_ids(self) -> range:
         request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch)
@@ -368,6 +376,8 @@ class Broker:
             listener.stop_accepting()
         await self.housekeeping.stop()
         await self.scrubber.stop()
+        await self.cleaner.stop()
+        self.groups.stop()
         await self.dispatcher.drain()
         await self.group_commit.drain()
         for listener in self.listeners:

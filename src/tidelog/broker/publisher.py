@@ -49,6 +49,7 @@ class MetadataPublisher:
         self._broker.partitions.set_aside_strays()
         self._broker.logs.forget_start()
         await self._clean_checkpoints()
+        self._broker.groups.metadata_changed(image)
 
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         broker_settings_changed = any(key.type == ResourceType.BROKER for key in delta.changed_configs)
@@ -75,6 +76,7 @@ class MetadataPublisher:
             partitions.reconfigure(
                 key.name for key in delta.changed_configs if key.type == ResourceType.TOPIC
             )
+        self._broker.groups.metadata_changed(image, delta.topics.deleted)
 
     def apply_broker_settings(self, image: MetadataImage) -> None:
         broker = self._broker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.broker.listener import ConnectionLimits
 from tidelog.config.resolve import BrokerConfig
 from tidelog.controller.result import ControllerSettings
+from tidelog.coordinator.group.settings import GroupSettings, MigrationPolicy
 
 
 def connection_limits(config: BrokerConfig) -> ConnectionLimits:
@@ -32,4 +33,23 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         min_insync_replicas=config.int("min.insync.replicas"),
         unclean_leader_election_enable=config.bool("unclean.leader.election.enable"),
         delete_topic_enable=config.bool("delete.topic.enable"),
+    )
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
+        min_session_timeout_ms=config.int("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.int("group.max.session.timeout.ms"),
+        max_size=config.int("group.max.size"),
+        assignors=config.list("group.consumer.assignors"),
+        consumer_heartbeat_interval_ms=config.int("group.consumer.heartbeat.interval.ms"),
+        consumer_session_timeout_ms=config.int("group.consumer.session.timeout.ms"),
+        consumer_assignment_interval_ms=config.int("group.consumer.assignment.interval.ms"),
+        consumer_max_size=config.int("group.consumer.max.size"),
+        consumer_migration_policy=MigrationPolicy(config.str("group.consumer.migration.policy").lower()),
+        consumer_regex_refresh_interval_ms=config.int("group.consumer.regex.refresh.interval.ms"),
+        offset_metadata_max_bytes=config.int("offset.metadata.max.bytes"),
+        offsets_retention_ms=config.int("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=config.int("offsets.retention.check.interval.ms"),
     )

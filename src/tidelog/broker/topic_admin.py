@@ -18,7 +18,13 @@ class TopicAdmin:
         self._metadata = metadata
 
     async def create(
-        self, name: str, partitions: int, config: Mapping[str, str], *, exist_ok: bool = False
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str],
+        *,
+        replication_factor: int = USE_DEFAULT,
+        exist_ok: bool = False,
     ) -> None:
         """Create one topic, ready for use when this returns; RequestError when it cannot be."""
         request = CreateTopicsRequest(
@@ -26,7 +32,7 @@ class TopicAdmin:
                 CreatableTopic(
                     name=name,
                     num_partitions=partitions,
-                    replication_factor=USE_DEFAULT,
+                    replication_factor=replication_factor,
                     configs=[CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
                 )
             ]

@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 
 from tidelog import __version__
-from tidelog.cli import bench, config, consume, log, produce, start, topic
+from tidelog.cli import bench, config, consume, explain, group, log, produce, start, topic
 from tidelog.cli.boundary import plain_typer
 
 app = plain_typer(
-    "A Kafka-compatible log: start a broker, and look after topics and records on any Kafka cluster."
+    "A Kafka-compatible log: start a broker, and look after topics, records and groups on any Kafka cluster."
 )
 
 start.register(app)
 app.add_typer(topic.app, name="topic")
 produce.register(app)
 consume.register(app)
+app.add_typer(group.app, name="group")
+app.add_typer(explain.app, name="explain")
 app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")

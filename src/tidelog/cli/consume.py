@@ -41,6 +41,12 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, show_default="all", help="Repeatable.")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", help="As a member of this group: from where it was, committing what is printed."
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow/--exit-at-end", help="Wait for more, or stop where the log ends now.")
@@ -64,16 +70,26 @@ def consume(
     """Read records of a topic: values, one per line, unless told otherwise.
 
     Order is kept within each partition. With --json, one JSON object per line; bytes that are not UTF-8 come as
-    key_base64 or value_base64.
+    key_base64 or value_base64. With --group, --from-beginning and --end say where to begin in partitions where the group
+    has committed nothing yet.
     """
     if from_beginning + (offset is not None) + (timestamp is not None) + end > 1:
         raise typer.BadParameter("--from-beginning, --offset, --timestamp and --end exclude each other")
     if format_ is not None and (json or key or headers):
         raise typer.BadParameter("--format says it all: leave out --json, --key and --headers")
+    if group is not None:
+        _check_group(group, offset=offset, timestamp=timestamp, partition=partition)
     write = _format(json, format_, key=key, headers=headers)
     since_ms = None if timestamp is None else parse_timestamp(timestamp, time.time_ns() // 1_000_000)
 
     async def work(cluster: ClusterClient) -> None:
+        if group is not None:
+            from tidelog.cli.consume_group import consume_in_group
+
+            await consume_in_group(
+                cluster, topic, group, write, from_beginning=from_beginning, count=count, follow=follow
+            )
+            return
         from tidelog.cli.start_offsets import end_offsets, partitions_of, start_offsets
 
         partitions = await partitions_of(cluster, topic, partition)
@@ -88,6 +104,19 @@ def consume(
         await _print_records(cluster, positions, ends, write, count)
 
     with_cluster(bootstrap_server, work)
+
+
+def _check_group(
+    group: str, *, offset: int | None, timestamp: str | None, partition: list[int] | None
+) -> None:
+    if not group:
+        raise typer.BadParameter("a group needs a name", param_hint="--group")
+    if offset is not None or timestamp is not None:
+        raise typer.BadParameter(
+            "a group begins where it was: leave out --offset and --timestamp; `tidelog group reset` moves it"
+        )
+    if partition:
+        raise typer.BadParameter("a group deals out its partitions itself: leave out --partition or --group")
 
 
 def _format(json: bool, template: str | None, *, key: bool, headers: bool) -> RecordFormat:

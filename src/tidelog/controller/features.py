@@ -1,7 +1,7 @@
 """Features and their levels: what this release can do, and what a cluster has agreed on.
 
-Owns the names, the ranges we support and the levels a new cluster starts with. `transaction.version` and `group.version`
-are absent on purpose until what they promise is there: clients switch protocols when they see them (D8).
+Owns the names, the ranges we support and the levels a new cluster starts with. `transaction.version` is absent on
+purpose until what it promises is there: clients switch protocols when they see it (D8).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tidelog.controller.image import MetadataImage, VersionRange
 
 METADATA_VERSION: Final = "metadata.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
+GROUP_VERSION: Final = "group.version"
 
 #: 4.3-IV0, the latest of Kafka 4.3. Its record versions are the only ones written, so there is no lower level to fall to.
 METADATA_VERSION_LEVEL: Final = 30
@@ -20,10 +21,12 @@ METADATA_VERSION_LEVEL: Final = 30
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION: VersionRange(METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     ELIGIBLE_LEADER_REPLICAS_VERSION: VersionRange(0, 1),
+    GROUP_VERSION: VersionRange(0, 1),
 }
 NEW_CLUSTER_FEATURES: Final[Mapping[str, int]] = {
     METADATA_VERSION: METADATA_VERSION_LEVEL,
     ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
+    GROUP_VERSION: 1,
 }
 
 

@@ -38,6 +38,7 @@ RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+CLEANER_HORIZON_CHECKPOINT: Final = "cleaner-horizon-checkpoint"
 SCRUB_CHECKPOINT: Final = "scrub-checkpoint"
 SYNC_FAILED: Final = "sync-failed"
 

@@ -61,6 +61,15 @@ def discard_swaps(disk: Disk, directory: str, *, keep: Collection[int] = ()) -> 
     )
 
 
+def discard_cleaned(disk: Disk, directory: str) -> None:
+    """Remove what a cleaner wrote that has ended, unless a swap has begun with it: the `.cleaned` names tell then how far it got."""
+    if not disk.is_dir(directory):
+        return
+    found = _parsed(disk.list_dir(directory))
+    if not any(file.suffix == files.SWAP for file in found):
+        _remove_unfinished(disk, directory, [file for file in found if file.suffix == files.CLEANED])
+
+
 def _remove_unfinished(disk: Disk, directory: str, unfinished: Sequence[SegmentFile]) -> bool:
     """Durably: a `.cleaned` is what tells that a `.swap` is unfinished, and must not go before it."""
     for file in unfinished:

@@ -73,7 +73,7 @@ class AppendResult(NamedTuple):
 class Log:
     __slots__ = (
         "_bases", "_high_watermark_place", "_rng", "_roll_after_ms", "_roll_after_timestamp", "_segment_bytes",
-        "_unflushed_since_ms", "active", "config", "deferred_deletes", "directory", "disk", "doomed", "epochs", "flush_ticket",
+        "_unflushed_since_ms", "active", "cleaned_to", "config", "deferred_deletes", "directory", "disk", "doomed", "epochs", "flush_ticket",
         "high_watermark", "log_end_offset", "log_start_offset", "name", "no_aborts_from", "partition", "positions",
         "producers", "recovery", "recovery_point", "release", "sealed", "segments", "space", "swap", "times_are_known", "topic",
         "topic_id", "truncation_count", "truncation_limited", "unsynced",
@@ -98,6 +98,7 @@ class Log:
         epochs: LeaderEpochCache,
         producers: ProducerState,
         recovery: RecoveryReport,
+        cleaned_to: int = 0,
     ) -> None:
         self.disk = disk
         self._rng = rng
@@ -136,6 +137,7 @@ class Log:
         self.swap: SegmentSwap | None = None
         self.truncation_count = 0
         self.truncation_limited = False
+        self.cleaned_to = cleaned_to  # a cleaning has got through below this offset: see `cleaner_plan`
         self._segment_bytes = config.segment_bytes
         self.set_roll_deadline()
 
@@ -314,7 +316,7 @@ class Log:
         self._roll_after_timestamp = self._roll_after_ms = _NEVER
         if segment.size == 0:
             return
-        wait_ms = self.config.segment_ms - segment.jitter_ms
+        wait_ms = self.config.segment_ms_max - segment.jitter_ms
         if segment.roll_timestamp >= 0:
             self._roll_after_timestamp = segment.roll_timestamp + wait_ms
         else:

@@ -45,6 +45,13 @@ class LogConfig:
 
     producer_id_expiration_ms: int = _DAY_MS
 
+    @property
+    def segment_ms_max(self) -> int:
+        """What is not sealed cannot be compacted: a topic with a `max.compaction.lag.ms` seals its segments in time."""
+        if self.compact_policy and 0 < self.max_compaction_lag_ms < self.segment_ms:
+            return self.max_compaction_lag_ms
+        return self.segment_ms
+
     def __post_init__(self) -> None:
         if self.segment_bytes < 1:
             raise ValueError(f"segment.bytes must be at least 1, not {self.segment_bytes}")

@@ -22,6 +22,7 @@ CHECKPOINTS: Final = (
     files.RECOVERY_POINT_CHECKPOINT,
     files.LOG_START_OFFSET_CHECKPOINT,
     files.HIGH_WATERMARK_CHECKPOINT,
+    files.CLEANER_OFFSET_CHECKPOINT,
 )
 # What syncing a directory says that belongs to somebody else, or whose file system keeps nothing.
 _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
@@ -124,6 +125,9 @@ class LogDir:
                 # Without recovery points everything is checked from its beginning: slow, but right.
                 self.warnings.append(f"{error}; the file is ignored")
                 offsets = None
+            else:
+                if offsets is None and name == files.CLEANER_OFFSET_CHECKPOINT:
+                    self._written[name] = checkpoints.encode_offsets({})  # most brokers never need the file
             self.offsets[name] = offsets or {}
             self.in_checkpoints.update(self.offsets[name])
 

@@ -103,14 +103,16 @@ def max_timestamp_offset(log: Log) -> tuple[int, int, int] | None:
 
 
 def _max_by_scan(log: Log) -> tuple[int, int, int] | None:
-    """DeleteRecords has moved the log start past the record that the indexes know: look at what is left."""
+    """DeleteRecords has moved the log start past the record that the indexes know, or a cleaner has removed it: look at what is left."""
     rest: tuple[int, int, int] | None = None
     latest: tuple[Segment, int, BatchHeader] | None = None
     start_offset = log.log_start_offset
     for segment, position, header in stored_batches(log.segments, start_offset, log.log_end_offset):
         if header.base_offset < start_offset:
             rest = _max_of_rest(segment, position, header, start_offset)
-        elif header.max_timestamp > (-1 if latest is None else latest[2].max_timestamp):
+        elif header.record_count and header.max_timestamp > (
+            -1 if latest is None else latest[2].max_timestamp
+        ):  # a cleaner leaves batches without records, which have a time all the same
             latest = segment, position, header
     if latest is None or (rest is not None and rest[0] >= latest[2].max_timestamp):
         return rest

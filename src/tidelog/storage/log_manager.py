@@ -182,6 +182,7 @@ class LogManager:
             recovery_point=max(0, offsets[files.RECOVERY_POINT_CHECKPOINT].get(key, 0)),
             log_start_offset=max(0, offsets[files.LOG_START_OFFSET_CHECKPOINT].get(key, 0)),
             high_watermark=offsets[files.HIGH_WATERMARK_CHECKPOINT].get(key, 0),
+            cleaned_to=max(0, offsets[files.CLEANER_OFFSET_CHECKPOINT].get(key, 0)),
             names_above=self._names_in(directory.path),
         )
 

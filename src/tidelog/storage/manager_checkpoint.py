@@ -1,4 +1,4 @@
-"""Recovery points, log starts and high watermarks of all logs, on their way to disk.
+"""Recovery points, log starts, high watermarks and cleaners' offsets of all logs, on their way to disk.
 
 Taken on the loop, written in any thread, finished on the loop. Only then do logs learn that their log start is durable, so that
 files below it may go (see `retention`). A directory whose checkpoint cannot be written goes offline; the others go on. On a full
@@ -48,7 +48,7 @@ class _Contents:
     """What goes to one directory."""
 
     __slots__ = (
-        "directory", "high_watermarks", "log_starts", "producers", "recovery_points", "taken", "unsettled",
+        "cleaned", "directory", "high_watermarks", "log_starts", "producers", "recovery_points", "taken", "unsettled",
     )  # fmt: skip
 
     def __init__(self, directory: LogDir) -> None:
@@ -56,6 +56,7 @@ class _Contents:
         self.recovery_points = _kept(directory, files.RECOVERY_POINT_CHECKPOINT)
         self.log_starts = _kept(directory, files.LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = _kept(directory, files.HIGH_WATERMARK_CHECKPOINT)
+        self.cleaned = _kept(directory, files.CLEANER_OFFSET_CHECKPOINT)
         self.taken: list[_Taken] = []
         self.unsettled: list[Log] = []
         self.producers: list[tuple[Log, int]] = []
@@ -73,6 +74,8 @@ class _Contents:
         self.directory.in_checkpoints.add(key)
         if log_start_offset > 0:
             self.log_starts[key] = log_start_offset
+        if log.cleaned_to > 0:
+            self.cleaned[key] = log.cleaned_to
         if snapshot is not None:
             self.producers.append((log, snapshot))
 
@@ -87,9 +90,15 @@ class _Contents:
         self.directory.write_checkpoint(files.LOG_START_OFFSET_CHECKPOINT, self.log_starts)
         self.directory.write_checkpoint(files.RECOVERY_POINT_CHECKPOINT, self.recovery_points)
         self.directory.write_checkpoint(files.HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+        self.directory.write_checkpoint(files.CLEANER_OFFSET_CHECKPOINT, self.cleaned)
 
     def keys(self) -> set[TopicPartition]:
-        return self.recovery_points.keys() | self.log_starts.keys() | self.high_watermarks.keys()
+        return (
+            self.recovery_points.keys()
+            | self.log_starts.keys()
+            | self.high_watermarks.keys()
+            | self.cleaned.keys()
+        )
 
 
 def _kept(directory: LogDir, name: str) -> dict[TopicPartition, int]:

@@ -58,10 +58,11 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     high_watermark: int = 0,
+    cleaned_to: int = 0,
     name_reused: bool = False,
     names_above: DirectoryNames | None = None,
 ) -> Log:
-    """The log in `directory`, which is made if it is not there. The three offsets are what the last checkpoints say.
+    """The log in `directory`, which is made if it is not there. The four offsets are what the last checkpoints say.
 
     `name_reused`: the log is new, but checkpoints on disk may still speak of a deleted one of its name. A `topic_id` is written if the directory has none yet; one that differs from the directory's is CorruptDataError.
     `names_above` is that of the log directory, if several logs share it.
@@ -87,6 +88,7 @@ def open_log(
         clean = clean and intent.kind == LIMIT
         recovery_point = min(recovery_point, intent.recovery_point)
         high_watermark = min(high_watermark, intent.offset)
+        cleaned_to = min(cleaned_to, intent.offset)
         if log_start_offset > intent.offset:
             log_start_offset = 0
     never_flushed = recovery_point == 0
@@ -137,6 +139,7 @@ def open_log(
         epochs=epochs,
         producers=producers,
         recovery=report,
+        cleaned_to=cleaned_to if cleaned_to <= log_end_offset else 0,
     )
     log.truncation_limited = limited
     if not report.clean or never_flushed:

@@ -28,6 +28,8 @@ def apply_marker(
     producers: ProducerState, batch: Buffer, position: int, header: BatchHeader, offset: int
 ) -> AbortedTransaction | None:
     """A control batch of a producer is in the log at `offset`. What belongs into the transaction index, if anything."""
+    if not header.record_count:
+        return None  # emptied by Kafka's cleaner: the transaction is gone altogether
     marker = read_end_transaction_marker(batch, position, header)
     if marker is None:
         return None

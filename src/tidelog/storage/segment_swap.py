@@ -53,13 +53,15 @@ def new_segment(log: Log, base_offset: int, *, now_ms: int) -> Segment:
     )
 
 
-def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+def empty_batch(
+    first_offset: int, last_offset: int, leader_epoch: int, *, max_timestamp: int = NO_TIMESTAMP
+) -> bytes:
     """A batch without records, as Kafka's cleaner leaves them, for offsets whose records are gone."""
     batch = bytearray(HEADER_SIZE)
     HEADER_STRUCT.pack_into(
         batch, 0,
         first_offset, HEADER_SIZE - LOG_OVERHEAD, leader_epoch, CURRENT_MAGIC, 0, 0, last_offset - first_offset,
-        NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
+        NO_TIMESTAMP, max_timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
     )  # fmt: skip
     write_crc(batch)
     return bytes(batch)

@@ -8,8 +8,8 @@ fsynced ones. So a note, `truncation-intent`, stands in the partition's director
     restart N R    the log is being emptied to begin anew at N: recovery finishes it
     limit N R      done; the note stays because of R and goes with the next checkpoint
 
-R is the recovery point that was true when the note was written: none above it may be believed, nor a log start or high watermark above
-N. A partition that is made under the name of a deleted one starts with `limit 0 0` for the same reason.
+R is the recovery point that was true when the note was written: none above it may be believed, nor a log start, high watermark or cleaner's offset
+above N. A partition that is made under the name of a deleted one starts with `limit 0 0` for the same reason.
 
 Kafka ignores files it does not know. Truncation is decided elsewhere, by leader epochs only (I25).
 """
@@ -146,6 +146,7 @@ def _finish(log: Log, end_offset: int) -> None:
     log.log_end_offset = end_offset
     log.recovery_point = min(log.recovery_point, end_offset)
     log.high_watermark = min(log.high_watermark, end_offset)
+    log.cleaned_to = min(log.cleaned_to, end_offset)
     if log.flush_ticket is not None:
         # A flush under way covers nothing above the cut: what is appended there from now on is other data.
         log.flush_ticket.end_offset = min(log.flush_ticket.end_offset, end_offset)

@@ -1,6 +1,7 @@
-"""Kafka's APIs: their keys, and where their messages and versions are found.
+"""Kafka's APIs and Tidelog's own: their keys, and where their messages and versions are found.
 
-Owns the table of what this code can read and write. What a broker advertises is a narrower promise, made in `tidelog.broker`.
+Owns the table of what this code can read and write. What a broker advertises is a narrower promise, made in `tidelog.broker`;
+Tidelog's own APIs are never part of it.
 Message modules are imported when an API is first used, because a broker that starts in a fraction of a second
 cannot import ninety modules.
 """
@@ -17,7 +18,7 @@ from tidelog.wire.messages import APIS
 
 
 class ApiKey(IntEnum):
-    """Every key Kafka has given out. 4 to 7 ended with ZooKeeper and have no messages here."""
+    """Every key Kafka has given out, then Tidelog's own. 4 to 7 ended with ZooKeeper and have no messages here."""
 
     PRODUCE = 0
     FETCH = 1
@@ -112,12 +113,20 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    EXPLAIN_GROUP = 20001
 
+
+#: Tidelog's own, never advertised: like `APIS` by key, with a module of `tidelog.wire`.
+TIDELOG_APIS: Final[dict[int, tuple[str, str, int, int, int | None]]] = {
+    ApiKey.EXPLAIN_GROUP: ("tidelog_api", "ExplainGroup", 0, 0, 0),
+}
 
 #: Above every version: an API without flexible versions compares as "not yet".
 _NEVER: Final = 1 << 15
 
-_FIRST_FLEXIBLE: Final = {key: _NEVER if api[4] is None else api[4] for key, api in APIS.items()}
+_FIRST_FLEXIBLE: Final = {
+    key: _NEVER if api[4] is None else api[4] for key, api in (APIS | TIDELOG_APIS).items()
+}
 
 
 class ApiSpec:
@@ -165,7 +174,7 @@ class ApiSpec:
         return self._response
 
     def _load(self, kind: str) -> type[Any]:
-        found: type[Any] = getattr(import_module(f"tidelog.wire.messages.{self._module}"), self.name + kind)
+        found: type[Any] = getattr(import_module(self._module), self.name + kind)
         return found
 
     def __repr__(self) -> str:
@@ -175,10 +184,13 @@ class ApiSpec:
 @cache
 def spec(key: int) -> ApiSpec:
     """The API with this key. ProtocolError when there is none, because keys come from peers."""
-    api = APIS.get(key)
+    api, package = APIS.get(key), "tidelog.wire.messages"
+    if api is None:
+        api, package = TIDELOG_APIS.get(key), "tidelog.wire"
     if api is None:
         raise ProtocolError(f"there is no API with the key {key}")
-    return ApiSpec(ApiKey(key), *api)
+    module, name, lowest, highest, flexible = api
+    return ApiSpec(ApiKey(key), f"{package}.{module}", name, lowest, highest, flexible)
 
 
 def request_header_version(key: int, version: int) -> int:

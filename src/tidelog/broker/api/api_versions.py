@@ -51,6 +51,7 @@ def _answer(broker: Broker, version: int, features: Features) -> ApiVersionsResp
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in broker.apis.values()
+            if api.is_listed
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

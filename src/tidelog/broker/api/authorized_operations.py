@@ -32,3 +32,6 @@ CLUSTER_OPERATIONS: Final = bits(
     Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
 )  # fmt: skip
+GROUP_OPERATIONS: Final = bits(
+    Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+)

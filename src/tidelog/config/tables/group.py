@@ -7,14 +7,14 @@ acts on them. One row per line; nothing is computed here.
 from __future__ import annotations
 
 from tidelog.config.definition import Fallback, Setting
-from tidelog.config.tables.short import BOOLEAN, GROUP, INT, STRING
+from tidelog.config.tables.short import ACTS, BOOLEAN, GROUP, INT, STRING
 from tidelog.config.validators import OFFSET_RESET, at_least, one_of
 
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
-    Setting("consumer.assignment.interval.ms", INT, 1000, at_least(0), "Shortest time between two assignments of the group.", scope=GROUP, fallbacks=(Fallback("group.consumer.assignment.interval.ms"),)),
-    Setting("consumer.heartbeat.interval.ms", INT, 5000, at_least(1), "How often members send heartbeats.", scope=GROUP, fallbacks=(Fallback("group.consumer.heartbeat.interval.ms"),)),
-    Setting("consumer.session.timeout.ms", INT, 45_000, at_least(1), "A member that is silent for this long is removed.", scope=GROUP, fallbacks=(Fallback("group.consumer.session.timeout.ms"),)),
+    Setting("consumer.assignment.interval.ms", INT, 1000, at_least(0), "Shortest time between two assignments of the group.", scope=GROUP, fallbacks=(Fallback("group.consumer.assignment.interval.ms"),), effect=ACTS),
+    Setting("consumer.heartbeat.interval.ms", INT, 5000, at_least(1), "How often members send heartbeats.", scope=GROUP, fallbacks=(Fallback("group.consumer.heartbeat.interval.ms"),), effect=ACTS),
+    Setting("consumer.session.timeout.ms", INT, 45_000, at_least(1), "A member that is silent for this long is removed.", scope=GROUP, fallbacks=(Fallback("group.consumer.session.timeout.ms"),), effect=ACTS),
     Setting("share.assignment.interval.ms", INT, 1000, at_least(0), "Shortest time between two assignments of the share group.", scope=GROUP, fallbacks=(Fallback("group.share.assignment.interval.ms"),)),
     Setting("share.auto.offset.reset", STRING, "latest", OFFSET_RESET, "Where a share group without state begins to read.", scope=GROUP),
     Setting("share.delivery.count.limit", INT, 5, at_least(2), "How often one record is delivered at most.", scope=GROUP, fallbacks=(Fallback("group.share.delivery.count.limit"),)),

@@ -1,0 +1,183 @@
+"""`tidelog explain`: why something is as it is, and what to change.
+
+`explain group` stands here. `explain topic`, why the segments of a topic are still there or gone, gets its place below, with its reasons from
+`storage/segment_fate.py`; it is not written yet.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.boundary import plain_typer, reported
+from tidelog.cli.group import with_groups
+from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog.cli.output import print_json, print_table, warn
+
+if TYPE_CHECKING:
+    from tidelog.cli.explain_group import Explanation, Finding
+    from tidelog.cli.group_timeline import Rebalance
+    from tidelog.client.group_description import GroupDescription
+    from tidelog.client.group_history import ToldHistory
+    from tidelog.client.groups import Groups
+
+app = plain_typer("Say why something is as it is, and what to change.")
+
+NO_HISTORY = "this broker keeps no history of its groups; here is what Kafka's own description tells"
+
+
+@app.callback()
+def root() -> None:
+    """Typer makes a command of an app that has only one, unless there is something before it."""
+
+
+@app.command()
+@reported
+def group(
+    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Show the last so many rebalances.")
+    ] = 10,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Say why a group rebalances: who joined, left, timed out or flaps, how long it took, and what to change.
+
+    The history is in the broker's memory and begins with its start; only Tidelog keeps one.
+    """
+
+    async def work(
+        groups: Groups,
+    ) -> tuple[ToldHistory | None, GroupDescription | None, dict[str, Any] | None]:
+        from tidelog.cli.group_report import describe_group
+        from tidelog.client.group_history import ask_history
+        from tidelog.client.groups import GroupMissingError
+
+        told = await ask_history(groups, name)
+        if told is None:
+            return None, await groups.describe(name), await describe_group(groups, name)
+        try:
+            return told, await groups.describe(name), None
+        except GroupMissingError:
+            if not told.entries:
+                raise
+            return told, None, None
+
+    told, description, report = with_groups(bootstrap_server, work)
+    from tidelog.cli.explain_group import explain
+
+    entries = () if told is None else told.entries
+    protocol = "" if told is None else told.protocol
+    found = explain(entries, description, time.time_ns() // 1_000_000, protocol=protocol)
+    if told is None:
+        warn([NO_HISTORY])
+    if json:
+        print_json(_document(name, told, description, report, found))
+    elif report is not None:
+        from tidelog.cli.group_report import headline, print_partitions
+
+        print(headline(report))
+        print_partitions(report)
+        _print_findings(found.findings, nothing="")
+    elif told is not None:
+        _print_history(name, told, description, found, count)
+
+
+# -- for people -----------------------------------------------------------------------------------------------------
+
+
+def _print_history(
+    name: str, told: ToldHistory, description: GroupDescription | None, found: Explanation, count: int
+) -> None:
+    from tidelog.cli.explain_group import SETTLED
+    from tidelog.cli.group_timeline import since_then, span
+
+    head = [f"group {name}", *_facts(told, description).values()]
+    if description is not None:
+        members = len(description.members)
+        head.append("1 member" if members == 1 else f"{members or 'no'} members")
+    print("  ".join(part for part in head if part))
+    if not told.entries:
+        print("the broker has nothing to tell about this group since it started")
+        return
+    lost_ms = sum(r.took_ms or 0 for r in found.rebalances)
+    print(
+        f"since {_moment(told.entries[0].wall_ms)}: {_rebalances(len(found.rebalances))}"
+        + (f", {span(lost_ms)} in all" if found.rebalances else "")
+    )
+    if found.rebalances:
+        print()
+        columns = ("began", "took", "generation", "why")
+        # A coordinator may not have noted the end: the state has the last word.
+        settled = description is None or description.state in SETTLED
+        rows = [_row(r, "-" if settled else "under way") for r in found.rebalances[-count:]]
+        print_table(columns, rows, right=("took", "generation"))
+    if later := since_then(told.entries):
+        print(f"since then: {later}")
+    _print_findings(found.findings, nothing="\nnothing here looks like a problem")
+
+
+def _row(rebalance: Rebalance, unfinished: str) -> tuple[object, ...]:
+    from tidelog.cli.group_timeline import span
+
+    took = unfinished if rebalance.took_ms is None else span(rebalance.took_ms)
+    return _moment(rebalance.began_ms), took, rebalance.generation, rebalance.why
+
+
+def _print_findings(findings: list[Finding], *, nothing: str) -> None:
+    for finding in findings:
+        print(f"\n{finding.kind}: {finding.what}")
+        print(f"  → {finding.advice}")
+    if not findings and nothing:
+        print(nothing)
+
+
+def _rebalances(count: int) -> str:
+    return "no rebalance" if not count else "1 rebalance" if count == 1 else f"{count} rebalances"
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _facts(told: ToldHistory | None, description: GroupDescription | None) -> dict[str, str]:
+    """The description is the fresher one; a group that is gone has only its history."""
+    if description is not None:
+        return {"type": description.type, "state": description.state, "protocol": description.protocol}
+    if told is not None:
+        return {"type": told.group_type, "state": told.state, "protocol": told.protocol}
+    return {}
+
+
+# -- for scripts ----------------------------------------------------------------------------------------------------
+
+
+def _document(
+    name: str,
+    told: ToldHistory | None,
+    description: GroupDescription | None,
+    report: dict[str, Any] | None,
+    found: Explanation,
+) -> dict[str, Any]:
+    return {
+        "group": name,
+        **_facts(told, description),
+        "history": told is not None,
+        "rebalances": [
+            {
+                "began_ms": r.began_ms,
+                "ended_ms": r.ended_ms,
+                "took_ms": r.took_ms,
+                "generation": r.generation,
+                "why": r.why,
+                "reason": r.reason,
+            }
+            for r in found.rebalances
+        ],
+        "findings": [finding._asdict() for finding in found.findings],
+        "entries": [entry._asdict() for entry in (told.entries if told is not None else ())],
+        "description": report,
+    }
