@@ -213,10 +213,10 @@ def test_producer_ids_that_make_no_sense(wire: Wire, foreign: bool) -> None:
 # ---- FindCoordinator
 
 
-def test_there_is_no_coordinator_yet(wire: Wire, foreign: bool) -> None:
+def test_there_is_no_coordinator_of_transactions_yet(wire: Wire, foreign: bool) -> None:
     if foreign:
         pytest.skip("Kafka has coordinators")
-    request = FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=0)
+    request = FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=1)
     assert [(found.key, code(found), found.node_id) for found in wire.ask(request).coordinators] == [
         ("a", "COORDINATOR_NOT_AVAILABLE", -1),
         ("b", "COORDINATOR_NOT_AVAILABLE", -1),

@@ -158,7 +158,12 @@ def test_members_share_the_partitions(on: Any, process: Any, topic: str, group: 
     eventually(lambda: all(p["lag"] == 0 for p in describe(on, group)["partitions"]))
     one, told = stop(second)
     assert b"generation" in told
-    eventually(lambda: len(describe(on, group, "--members")["members"]) == 1)
+    eventually(
+        lambda: (
+            [m["partitions"].get(topic) for m in describe(on, group, "--members")["members"]]
+            == [[0, 1, 2, 3]]
+        )
+    )
     fill(topic, 100, 104)
     eventually(lambda: all(p["lag"] == 0 for p in describe(on, group)["partitions"]))
     other, told = stop(first)

@@ -95,12 +95,9 @@ def test_every_version_of_every_type_is_read(number: int, version: int, data: st
     assert encode_key(record.key) == key
 
 
-WRITES_NO_TOPIC_ID = pytest.mark.xfail(
-    strict=True, reason="written in version 3, which has no topic ids; Kafka writes version 4 since 4.1"
-)
 #: The version that each value is written in, and the fields that only another version has.
 WRITTEN: list[Any] = [
-    pytest.param(1, 4, {"expire_timestamp": -1}, marks=WRITES_NO_TOPIC_ID),
+    (1, 4, {"expire_timestamp": -1}),
     (2, 3, {}),
     *((number, 0, {}) for number in TYPES if number > 2),
 ]

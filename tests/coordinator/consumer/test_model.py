@@ -346,16 +346,3 @@ def test_a_coordinator_that_hands_out_what_another_member_has_is_caught(
     monkeypatch.setattr(heartbeat, "reconcile", _hand_out_early)
     monkeypatch.setattr(ConsumerGroup, "put_member", put_blindly)
     _expect_caught()
-
-
-def test_a_coordinator_that_takes_silence_for_a_confirmation_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """M31 as it is easiest to write: the partition is free at the coordinator, and its old owner still reads it."""
-    still_owns = reconciliation._still_owns
-
-    def believes_silence(partitions: Any, goal: Goal) -> bool:
-        return goal.owned is not None and still_owns(partitions, goal)
-
-    monkeypatch.setattr(reconciliation, "_still_owns", believes_silence)
-    _expect_caught()

@@ -28,8 +28,9 @@ _TYPES: Final[dict[int, tuple[type[Any], type[Any]]]] = {
     16: (types.ConsumerGroupRegularExpressionKey, types.ConsumerGroupRegularExpressionValue),
 }
 _TYPE_OF: Final = {key: number for number, (key, _) in _TYPES.items() if number != _LEGACY_OFFSET_COMMIT}
-_WRITTEN_IN: Final[dict[type[Any], int]] = {types.OffsetCommitValue: 3, types.GroupMetadataValue: 3}
-"""The last version without tagged fields, so that older releases read it; 0 for all others."""
+_WRITTEN_IN: Final[dict[type[Any], int]] = {types.OffsetCommitValue: 4, types.GroupMetadataValue: 3}
+"""As Kafka 4.3 does; 0 for all others."""
+_WITH_EXPIRY: Final = 1
 
 
 def encode_key(key: Any) -> bytes:
@@ -40,8 +41,8 @@ def encode_key(key: Any) -> bytes:
 
 def encode_value(value: Any) -> bytes:
     version = _WRITTEN_IN.get(type(value), 0)
-    if version == 3 and isinstance(value, types.OffsetCommitValue) and value.expire_timestamp != -1:
-        version = 1  # the only one that has it
+    if isinstance(value, types.OffsetCommitValue) and value.expire_timestamp != -1:
+        version = _WITH_EXPIRY  # the only one that has it
     parts: list[Part] = [version.to_bytes(2, "big")]
     encoder(type(value), version)(value, parts)
     return joined(parts)

@@ -40,8 +40,8 @@ from tidelog.wire.messages.offset_delete import OffsetDeleteRequest
 from tidelog.wire.messages.offset_fetch import OffsetFetchRequestGroup
 from tidelog.wire.messages.sync_group import SyncGroupRequest
 
-CLASSIC: Final = "Classic"
-CONSUMER: Final = "Consumer"
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 _EMPTY: Final = "Empty"
 _EXPIRY: Final = "offsets expire"
 _EXPIRED_AT_ONCE: Final = 500
