@@ -32,7 +32,7 @@ def consumer_group(world: World, *names: str) -> list[Consumer]:
         for name in names or ("n",)
     ]
     settle(world, *members)
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
     return members
 
 
@@ -58,7 +58,7 @@ def test_a_classic_member_joins_a_consumer_group(kind: Kind) -> None:
     (first,) = consumer_group(world)
     second = Classic(world, "c", "orders", kind=kind)
     settle(world, first, second)
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
     assert [len(reads(world, each)) for each in (first, second)] == [2, 2]
     assert second.protocol == kind.offers[0]
     assert second.generation == member(world, second.member_id).epoch
@@ -306,13 +306,13 @@ def test_a_group_that_has_only_classic_members_left_goes_on() -> None:
     settle(world, first, second, third)
     first.leave()
     settle(world, second, third)
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
     world.grow_topic("orders", 7)
     settle(world, second, third)
     assert sorted([len(second.owned), len(third.owned)]) == [3, 4]
     third.leave()
     settle(world, second)
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
 
 
 # ---- deadlines
@@ -421,11 +421,11 @@ def test_all_may_leave_at_once() -> None:
     world = World(orders=6)
     first, another = consumer_group(world, "n", "m")
     world.leave(MemberIdentity("n"), MemberIdentity("m"))
-    assert world.state() == "Consumer Empty"
+    assert world.state() == "consumer Empty"
     world.assert_live_equals_replay()
     first.alive = another.alive = False
     settle(world, *[Classic(world, "c", "orders")])
-    assert world.state() == "Classic Stable"
+    assert world.state() == "classic Stable"
 
 
 def test_a_leave_that_nobody_means_changes_nothing() -> None:
@@ -465,7 +465,7 @@ def test_a_static_member_of_the_consumer_protocol_comes_back_as_a_classic_one() 
     again = Classic(world, "s", "orders", instance="i")
     settle(world, first, another, again)
     assert again.owned == had
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
 
 
 def test_offsets_of_classic_members_are_checked_by_their_generation() -> None:

@@ -57,7 +57,7 @@ def test_there_and_back(kind: Kind, library: Library, first_the_new_one: bool) -
             offset += 1
             commit_all(world, members, offset)
             assert_committed(world, offset)
-        assert world.state() == ("Consumer Stable" if is_modern else "Classic Stable")
+        assert world.state() == ("consumer Stable" if is_modern else "classic Stable")
     assert len(world.events(Event.MIGRATED)) >= 3
 
 
@@ -85,7 +85,7 @@ def test_static_members_there_and_back(kind: Kind, library: Library) -> None:
             )
             settle(world, *members)
             assert [reads(world, member) for member in members] == shares, "a restart moves nothing"
-        assert world.state() == ("Consumer Stable" if is_modern else "Classic Stable")
+        assert world.state() == ("consumer Stable" if is_modern else "classic Stable")
 
 
 @KINDS
@@ -107,4 +107,4 @@ def test_the_coordinator_moves_after_every_step(kind: Kind) -> None:
                 members[-1].step()
             world.fail_over()
             settle(world, *members)
-        assert world.state() == ("Consumer Stable" if is_modern else "Classic Stable")
+        assert world.state() == ("consumer Stable" if is_modern else "classic Stable")

@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize("kind", list(Kind))
 def classic_group(world: World, count: int = 2, kind: Kind = Kind.EAGER) -> list[Classic]:
     consumers = [Classic(world, f"c{number}", "orders", kind=kind) for number in range(count)]
     settle(world, *consumers)
-    assert world.state() == "Classic Stable"
+    assert world.state() == "classic Stable"
     return consumers
 
 
@@ -73,7 +73,7 @@ def test_all_get_their_share(kind: Kind) -> None:
     first, second = classic_group(world, kind=kind)
     third = newcomer(world)
     settle(world, first, second, third)
-    assert world.state() == "Consumer Stable"
+    assert world.state() == "consumer Stable"
     assert [len(reads(world, each)) for each in (first, second, third)] == [2, 2, 2]
 
 
@@ -290,7 +290,7 @@ def test_a_group_with_no_room_for_the_newcomer_stays() -> None:
     world = World(settings, orders=2)
     first, second = classic_group(world)
     assert world.enter("n", "orders").error_code == E.GROUP_MAX_SIZE_REACHED
-    assert world.state() == "Classic Stable"
+    assert world.state() == "classic Stable"
     assert [each.heartbeat() for each in (first, second)] == [E.NONE, E.NONE]
 
 
@@ -350,7 +350,7 @@ def test_a_request_that_makes_no_sense_moves_nothing() -> None:
     world = World(orders=2)
     classic_group(world)
     assert world.beat("n", 0, owned=()).error_code == E.INVALID_REQUEST
-    assert world.state() == "Classic Stable"
+    assert world.state() == "classic Stable"
 
 
 def test_a_move_that_cannot_be_written_did_not_happen() -> None:
@@ -366,5 +366,5 @@ def test_a_move_that_cannot_be_written_did_not_happen() -> None:
     assert waiting is not None and waiting.error == E.REBALANCE_IN_PROGRESS
     assert world.consumer is None
     settle(world, first, second, third)
-    assert world.state() == "Classic Stable"
+    assert world.state() == "classic Stable"
     settle(world, first, second, third, newcomer(world, "n"))
