@@ -62,6 +62,7 @@ class Peer:
     def __init__(self, max_frame_bytes: int = 1 << 20) -> None:
         self.loop = asyncio.get_running_loop()
         ours, self.sock = tcp_pair()
+        self.ours = ours
         ours.setblocking(False)
         self.sock.setblocking(False)
         self.echo = Echo()
@@ -251,6 +252,32 @@ async def test_what_stands_behind_a_range_leaves_in_its_packet(peer: Peer, tmp_p
     peer.echo.held[b"hold"].complete([frame(b"begin")])
     assert await peer.read(4 + 5 + 4 + 100 + 4 + 10 + 4 + 3)
     assert segments_received(peer.sock) == 1
+
+
+@pytest.mark.skipif(module.TCP_CORK is None, reason="this system cannot hold back a packet that is not full")
+async def test_a_full_buffer_does_not_cut_an_answer_into_small_packets(peer: Peer, tmp_path: Path) -> None:
+    """Each time the reader makes room the rest goes on, and only its end may be a packet that is not full."""
+    size = 2_000_000
+    (tmp_path / "data").write_bytes(b"x" * size)
+    file = PosixDisk().open(str(tmp_path / "data"))
+    peer.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    peer.echo.ranges = [FileRange(file, 0, size)]
+    corks: list[bool] = []
+    await peer.send(frame(b"hold") + frame(b"file") + frame(b"end"))
+    while len(peer.echo.seen) < 3:
+        await asyncio.sleep(0)
+    peer.echo.held[b"hold"].complete([frame(b"begin")])
+    left = 4 + 5 + 4 + size + 4 + 3
+    while left:
+        left -= len(await peer.read(min(left, 50_000)))
+        corks.append(is_corked(peer.ours))
+    assert corks[0] and corks.index(False) > len(corks) // 2, "it went back on what it held in the middle"
+    assert not is_corked(peer.ours), "what follows would wait for more"
+
+
+def is_corked(sock: socket.socket) -> bool:
+    assert module.TCP_CORK is not None
+    return bool(sock.getsockopt(socket.IPPROTO_TCP, module.TCP_CORK))
 
 
 def segments_received(sock: socket.socket) -> int:

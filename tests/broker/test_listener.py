@@ -204,3 +204,35 @@ def test_a_tenth_of_the_descriptors_is_not_for_connections() -> None:
     assert left(0) == limit - reserve - 100
     assert left(50) == left(0) - 50
     assert descriptors_left(object()) is None
+
+
+def granted(send_buffer: int) -> int:
+    """What the kernel makes of it: as much again for itself, and no more than net.core.wmem_max."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "expected"),
+    [
+        ("127.0.0.1", -1, listener_module.LOCAL_SEND_BUFFER_BYTES),
+        ("192.0.2.7", -1, None),
+        ("127.0.0.1", 65536, 65536),
+        ("192.0.2.7", 65536, 65536),
+    ],
+)
+async def test_the_send_buffer_of_clients_here_and_elsewhere(
+    host: str, asked: int, expected: int | None
+) -> None:
+    theirs, ours = tcp_pair()
+    untouched = ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    endpoint = Endpoint(send_buffer_bytes=asked)
+    endpoint.listener._admit(ours, host, 5)
+    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == (
+        untouched if expected is None else granted(expected)
+    )
+    for connection in list(endpoint.listener.connections):
+        connection.close()
+    endpoint.close()
+    theirs.close()
