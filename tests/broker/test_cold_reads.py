@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import OwnBroker, Topic, Wire, batch
+from tidelog.storage import cold_read
 from tidelog.storage.posix_disk import PosixDisk, PosixFile
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -25,6 +26,7 @@ class SlowDisk(PosixDisk):
     def __init__(self) -> None:
         super().__init__()
         self.cold = threading.Event()
+        self.looks = 0
         self.warmed_by: list[str] = []
         self.go_on = threading.Event()
         self.go_on.set()
@@ -44,6 +46,7 @@ class SlowFile(PosixFile):
         return self._disk
 
     def is_cached(self, count: int, position: int, /) -> bool:
+        self.slow_disk.looks += 1
         return not self.slow_disk.cold.is_set()
 
     def warm(self, count: int, position: int, /) -> None:
@@ -95,6 +98,19 @@ def test_a_cold_fetch_waits_in_a_thread_and_others_do_not(
     records = answer.responses[0].partitions[0].records
     assert len(bytes(records)) > BATCH_BYTES
     assert all(name.startswith("tidelog-read") for name in slow_disk.warmed_by)
+
+
+def test_what_was_just_seen_in_memory_is_not_looked_for_again(
+    slow_disk: SlowDisk, far_behind: tuple[Wire, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, topic = far_behind
+    monkeypatch.setattr(cold_read, "SEEN_WARM_SECONDS", 60.0)
+    for offset in range(10):
+        assert reader.fetch(topic, offset, partition_max_bytes=100).error_code == 0
+    assert slow_disk.looks == 1, "the first one looked ahead for all of them"
+    monkeypatch.setattr(cold_read, "monotonic", lambda: 1e9)
+    assert reader.fetch(topic, 0, partition_max_bytes=100).error_code == 0
+    assert slow_disk.looks == 2, "it is not believed for ever"
 
 
 def test_a_reader_that_leaves_meanwhile(

@@ -9,6 +9,7 @@ This is a courtesy and no guarantee: what was found in memory may be gone a mome
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import CorruptDataError
@@ -17,11 +18,14 @@ from tidelog.storage.disk import Disk, DiskError, File
 
 if TYPE_CHECKING:
     from tidelog.storage.log import Log
+    from tidelog.storage.segment import Segment
 
 HOT_TAIL_BYTES: Final = 32 << 20
 """What was written last is in memory."""
 WARM_BYTES_MAX: Final = 8 << 20
-"""At most so much is brought in for one fetch of one partition."""
+"""At most so much is brought in for one fetch of one partition, and looked ahead for the fetches that follow it."""
+SEEN_WARM_SECONDS = 0.02
+"""So long what was seen in memory is taken to be still there: a reader asks again a thousand times a second."""
 
 
 class ColdBytes(NamedTuple):
@@ -81,9 +85,23 @@ def _find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool)
         position = segment.estimate_position(offset)
     # The end of an answer is looked for in the index interval behind its size.
     wanted = min(max_bytes + 2 * segment.config.index_interval_bytes, WARM_BYTES_MAX, segment.size - position)
-    if wanted <= 0 or segment.file.is_cached(wanted, position):
+    if wanted <= 0 or _is_warm(segment, position, wanted):
         return None
     return ColdBytes(segment.disk, segment.file.path, segment.file, position, wanted)
+
+
+def _is_warm(segment: Segment, position: int, wanted: int) -> bool:
+    now = monotonic()
+    begin, end, until = segment.seen_warm
+    if begin <= position and position + wanted <= end and now < until:
+        return True
+    ahead = min(WARM_BYTES_MAX, segment.size - position)
+    if ahead > wanted and segment.file.is_cached(ahead, position):
+        wanted = ahead
+    elif not segment.file.is_cached(wanted, position):
+        return False
+    segment.seen_warm = position, position + wanted, now + SEEN_WARM_SECONDS
+    return True
 
 
 def warm_all(cold: Sequence[ColdBytes]) -> None:

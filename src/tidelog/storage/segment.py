@@ -33,7 +33,7 @@ class Segment:
     __slots__ = (
         "_bytes_since_index", "_disk", "_max_timestamp", "_max_timestamp_offset", "_offset_index",
         "_roll_timestamp", "_time_index", "_txn_index", "_txn_index_missing", "base_offset", "config", "created_ms",
-        "damage", "directory", "file", "index_full", "jitter_ms", "size", "suffix", "unindexed",
+        "damage", "directory", "file", "index_full", "jitter_ms", "seen_warm", "size", "suffix", "unindexed",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,11 @@ class Segment:
         self.unindexed = False
         # Stretches that recovery or scrub found to hold no sound batch, in the order of the file; None is the rule.
         self.damage: tuple[Damage, ...] | None = None
+        self.seen_warm = (
+            0,
+            0,
+            0.0,
+        )  # from where to where, and until when that may be believed (see `cold_read`)
         self._bytes_since_index = 0
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
