@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import OwnBroker, Topic, Wire, batch
+from tidelog.broker.api import fetch
 from tidelog.storage import cold_read
 from tidelog.storage.posix_disk import PosixDisk, PosixFile
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -108,7 +109,7 @@ def test_what_was_just_seen_in_memory_is_not_looked_for_again(
     for offset in range(10):
         assert reader.fetch(topic, offset, partition_max_bytes=100).error_code == 0
     assert slow_disk.looks == 1, "the first one looked ahead for all of them"
-    monkeypatch.setattr(cold_read, "monotonic", lambda: 1e9)
+    monkeypatch.setattr(fetch, "monotonic", lambda: 1e9)
     assert reader.fetch(topic, 0, partition_max_bytes=100).error_code == 0
     assert slow_disk.looks == 2, "it is not believed for ever"
 

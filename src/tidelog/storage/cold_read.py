@@ -9,7 +9,6 @@ This is a courtesy and no guarantee: what was found in memory may be gone a mome
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import CorruptDataError
@@ -51,19 +50,23 @@ class ColdBytes(NamedTuple):
             file.close()
 
 
-def find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool = False) -> ColdBytes | None:
+def find_cold(
+    log: Log, offset: int, max_bytes: int, now: float, *, index_was_warmed: bool = False
+) -> ColdBytes | None:
     """The first thing that a read of `max_bytes` from `offset` would wait for; None when all of it is in memory.
 
-    Also None when the look fails: the read itself meets the same trouble, and has an answer for it. `index_was_warmed`: this was asked
+    `now` is in seconds of any clock that does not go back. Also None when the look fails: the read itself meets the same trouble, and has an answer for it. `index_was_warmed`: this was asked
     a moment ago, and an index that nobody has opened yet was read into memory.
     """
     try:
-        return _find_cold(log, offset, max_bytes, index_was_warmed=index_was_warmed)
+        return _find_cold(log, offset, max_bytes, now, index_was_warmed=index_was_warmed)
     except (CorruptDataError, DiskError, FileNotFoundError):
         return None
 
 
-def _find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool) -> ColdBytes | None:
+def _find_cold(
+    log: Log, offset: int, max_bytes: int, now: float, *, index_was_warmed: bool
+) -> ColdBytes | None:
     if not log.log_start_offset <= offset < log.log_end_offset:
         return None
     place = log.positions.get(offset)
@@ -85,13 +88,12 @@ def _find_cold(log: Log, offset: int, max_bytes: int, *, index_was_warmed: bool)
         position = segment.estimate_position(offset)
     # The end of an answer is looked for in the index interval behind its size.
     wanted = min(max_bytes + 2 * segment.config.index_interval_bytes, WARM_BYTES_MAX, segment.size - position)
-    if wanted <= 0 or _is_warm(segment, position, wanted):
+    if wanted <= 0 or _is_warm(segment, position, wanted, now):
         return None
     return ColdBytes(segment.disk, segment.file.path, segment.file, position, wanted)
 
 
-def _is_warm(segment: Segment, position: int, wanted: int) -> bool:
-    now = monotonic()
+def _is_warm(segment: Segment, position: int, wanted: int, now: float) -> bool:
     begin, end, until = segment.seen_warm
     if begin <= position and position + wanted <= end and now < until:
         return True

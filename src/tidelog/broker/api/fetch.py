@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.dispatch import RequestContext
@@ -145,13 +146,14 @@ class _Fetch:
     def _find_cold(self, *, again: bool = False) -> list[ColdBytes]:
         """What the answer would have to wait for on the disk. Such a fetch leaves the loop until a thread has read it."""
         left = self.limit_bytes
+        now = monotonic()
         cold: list[ColdBytes] = []
         for target in self.fetch.targets:
             partition = self.broker.partitions.find(target.name, target.key.partition)
             if partition is None or partition.stopped_with is not None:
                 continue
             wanted = min(target.max_bytes, left)
-            found = find_cold(partition.log, target.fetch_offset, wanted, index_was_warmed=again)
+            found = find_cold(partition.log, target.fetch_offset, wanted, now, index_was_warmed=again)
             if found is not None:
                 cold.append(found)
                 left -= found.size
