@@ -9,7 +9,8 @@ import pytest
 
 from tests.broker.conftest import Topic, Wire, batch, code
 from tidelog.broker.apis import APIS
-from tidelog.wire.api import ApiKey
+from tidelog.wire.api import TIDELOG_APIS, ApiKey
+from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages import (
     alter_configs,
     api_versions,
@@ -40,7 +41,7 @@ from tidelog.wire.messages import (
     offset_for_leader_epoch,
     sync_group,
 )
-from tidelog.wire.tidelog_api import ExplainGroupRequest
+from tidelog.wire.tidelog_api import ExplainGroupRequest, ExplainTopicRequest
 from tidelog.wire.types import ZERO_UUID
 
 TOPIC_RESOURCE = 2
@@ -244,16 +245,21 @@ def check_explain_group(wire: Wire, topic: Topic, version: int) -> None:
     assert (response.error_code, response.state, response.entries) == (0, "Empty", [])
 
 
+def check_explain_topic(wire: Wire, topic: Topic, version: int) -> None:
+    response = wire.ask(ExplainTopicRequest(topic=topic.name, partition=0), version)
+    assert (response.error_code, response.cleanup_policy, response.log_end_offset) == (0, "delete", 1)
+    (segment,) = response.segments
+    assert (segment.base_offset, segment.end_offset, segment.fate) == (0, 1, "active")
+    missing = wire.ask(ExplainTopicRequest(topic="no such topic", partition=0), version)
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def check_api_versions(wire: Wire, topic: Topic, version: int) -> None:
     request = api_versions.ApiVersionsRequest(client_software_name="t", client_software_version="1")
     response = wire.ask(request, version)
     assert response.error_code == 0
     table = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    listed = {
-        int(api.key): (api.min_version, api.max_version)
-        for api in APIS.values()
-        if api.key != ApiKey.EXPLAIN_GROUP
-    }
+    listed = {int(api.key): (api.min_version, api.max_version) for api in APIS.values() if api.is_listed}
     assert table == listed
 
 
@@ -395,7 +401,7 @@ def test_there_is_a_check_for_every_api() -> None:
 
 @pytest.mark.parametrize(("key", "version"), SERVED, ids=[f"{ApiKey(k).name}-v{v}" for k, v in SERVED])
 def test_version(wire: Wire, name: str, key: int, version: int, foreign: bool) -> None:
-    if foreign and key in (ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.EXPLAIN_GROUP):
+    if foreign and key in (ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, *TIDELOG_APIS):
         pytest.skip("another broker has other APIs, and coordinators")
     topic = wire.create(name)
     assert wire.produce(topic, batch(b"first")).base_offset == 0

@@ -1,4 +1,4 @@
-"""`tidelog group` and `explain group` where the broker is not Tidelog: Kafka's protocol is all there is."""
+"""`tidelog group` and `tidelog explain` where the broker is not Tidelog: Kafka's protocol is all there is."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupScript]:
     )
     script.say(ApiKey.DESCRIBE_GROUPS, describe_groups.DescribeGroupsResponse(groups=[described]))
     script.say(ApiKey.OFFSET_FETCH, committed()).say(ApiKey.LIST_OFFSETS, offsets)
-    script.say(ApiKey.EXPLAIN_GROUP, HANG_UP)
+    script.say(ApiKey.EXPLAIN_GROUP, HANG_UP).say(ApiKey.EXPLAIN_TOPIC, HANG_UP)
     ready, stop = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -144,3 +144,10 @@ def test_offsets_that_outlived_their_topic_are_left_out_of_a_reset(
         ["t", "0", "40", "50"],
         ["t", "1", "60", "50"],
     ]
+
+
+def test_segments_are_told_by_tidelog_only(tidelog: Any, elsewhere: GroupScript) -> None:
+    result = tidelog("explain", "topic", "t")
+    assert result.code == 1 and result.out == ""
+    assert "only Tidelog does; `tidelog topic describe t` shows offsets and sizes" in result.err
+    assert [asked.partition for asked in elsewhere.asked[ApiKey.EXPLAIN_TOPIC]] == [0]

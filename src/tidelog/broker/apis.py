@@ -25,6 +25,7 @@ from tidelog.broker.api import (
     describe_log_dirs,
     describe_topic_partitions,
     explain_group,
+    explain_topic,
     fetch,
     find_coordinator,
     heartbeat,
@@ -79,6 +80,7 @@ _TABLE: Final = (
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
     Api(ApiKey.EXPLAIN_GROUP, 0, 0, explain_group.handle, is_listed=False),
+    Api(ApiKey.EXPLAIN_TOPIC, 0, 0, explain_topic.handle, is_listed=False),
 )
 
 APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _TABLE}

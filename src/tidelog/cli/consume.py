@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.boundary import reported, with_cluster
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_timestamp
-from tidelog.cli.output import note
+from tidelog.cli.output import note, put_out
 from tidelog.cli.record_format import RecordFormat, json_format, template_format, text_format
 
 if TYPE_CHECKING:
@@ -136,14 +136,12 @@ async def _print_records(
 
     from tidelog.client.fetch import Fetcher, records_of
 
-    out = sys.stdout.buffer
     left = count
     async with aclosing(Fetcher(cluster, positions, end_offsets=ends).runs()) as runs:
         async for run in runs:
-            for record in records_of(run):
-                out.write(write(run.tp, record))
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        return
-            out.flush()
+            lines = [write(run.tp, record) for record in islice(records_of(run), left)]
+            put_out(b"".join(lines))
+            if left is not None:
+                left -= len(lines)
+                if left == 0:
+                    return

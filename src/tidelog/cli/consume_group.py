@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from tidelog.cli.output import warn
+from tidelog.cli.output import put_out, warn
 from tidelog.cli.record_format import RecordFormat
 from tidelog.cli.start_offsets import end_offsets, partitions_of
 from tidelog.client.cluster import ClusterClient
@@ -142,7 +142,7 @@ class _Reader:
                     next_offset = record.offset + 1
                     break
         if lines:
-            await asyncio.to_thread(_put_out, b"".join(lines))
+            await asyncio.to_thread(put_out, b"".join(lines))
         if run.end_offset is not None:
             next_offset = min(next_offset, run.end_offset)
         self._printed[run.tp] = next_offset
@@ -192,14 +192,6 @@ class _Reader:
 
 async def _step(runs: AsyncGenerator[FetchedRun, None]) -> FetchedRun | None:
     return await anext(runs, None)
-
-
-def _put_out(data: bytes) -> None:
-    """All of it, or an error. With PYTHONUNBUFFERED stdout takes what it can, and says so only in what `write` returns."""
-    left = memoryview(data)
-    while left:
-        left = left[sys.stdout.buffer.write(left) :]
-    sys.stdout.buffer.flush()
 
 
 def _names(partitions: frozenset[TopicPartition]) -> str:

@@ -1,8 +1,4 @@
-"""`tidelog explain`: why something is as it is, and what to change.
-
-`explain group` stands here. `explain topic`, why the segments of a topic are still there or gone, gets its place below, with its reasons from
-`storage/segment_fate.py`; it is not written yet.
-"""
+"""`tidelog explain`: why something is as it is, and what to change."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.cli.boundary import plain_typer, reported
+from tidelog.cli.boundary import CommandError, plain_typer, reported, with_cluster
 from tidelog.cli.group import with_groups
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog.cli.output import print_json, print_table, warn
@@ -20,18 +16,16 @@ from tidelog.cli.output import print_json, print_table, warn
 if TYPE_CHECKING:
     from tidelog.cli.explain_group import Explanation, Finding
     from tidelog.cli.group_timeline import Rebalance
+    from tidelog.client.cluster import ClusterClient
     from tidelog.client.group_description import GroupDescription
     from tidelog.client.group_history import ToldHistory
     from tidelog.client.groups import Groups
+    from tidelog.client.segments import PartitionSegments
 
 app = plain_typer("Say why something is as it is, and what to change.")
 
+NO_SEGMENTS = "this broker tells nothing of its segments, only Tidelog does; `tidelog topic describe {topic}` shows offsets and sizes"
 NO_HISTORY = "this broker keeps no history of its groups; here is what Kafka's own description tells"
-
-
-@app.callback()
-def root() -> None:
-    """Typer makes a command of an app that has only one, unless there is something before it."""
 
 
 @app.command()
@@ -84,6 +78,53 @@ def group(
         _print_findings(found.findings, nothing="")
     elif told is not None:
         _print_history(name, told, description, found, count)
+
+
+@app.command()
+@reported
+def topic(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="This partition only.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every segment, however many there are.")] = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Say why each segment of a topic is still there, and when it will go.
+
+    Only Tidelog tells: segments are files of the broker, and Kafka's protocol has no word for them.
+    """
+
+    async def work(cluster: ClusterClient) -> list[PartitionSegments]:
+        from tidelog.client.cluster import PartitionMissingError
+        from tidelog.client.metadata import TopicPartition
+        from tidelog.client.segments import ask_segments
+
+        info = await cluster.topic(name)
+        if partition is not None and partition not in info.partitions:
+            raise PartitionMissingError(TopicPartition(name, partition), len(info.partitions))
+        found: list[PartitionSegments] = []
+        for number in sorted(info.partitions) if partition is None else [partition]:
+            told = await ask_segments(cluster, TopicPartition(name, number))
+            if told is None:
+                raise CommandError(NO_SEGMENTS.format(topic=name))
+            found.append(told)
+        return found
+
+    found = with_cluster(bootstrap_server, work)
+    from tidelog.cli import explain_topic
+
+    if json:
+        print_json(explain_topic.document(name, found))
+        return
+    print(explain_topic.headline(name, found))
+    for each in found:
+        print(f"\n{explain_topic.partition_line(each)}")
+        print_table(explain_topic.COLUMNS, explain_topic.rows(each, every=every), right=explain_topic.NUMBERS)
+    print()
+    for reason in explain_topic.reasons(found):
+        print(reason)
 
 
 # -- for people -----------------------------------------------------------------------------------------------------

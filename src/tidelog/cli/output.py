@@ -13,6 +13,14 @@ from contextlib import contextmanager
 from typing import Any
 
 
+def put_out(data: bytes) -> None:
+    """All of it, or an error. With PYTHONUNBUFFERED stdout takes what it can, and says so only in what `write` returns."""
+    left = memoryview(data)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
 def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False))
 

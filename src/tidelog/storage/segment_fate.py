@@ -6,8 +6,9 @@ same settings. A pure look: nothing is changed. Times of segments may have to be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.storage.cleaner_plan import NO_HORIZON, Cleanable, Hold, Why, cleanable, due
 
@@ -43,6 +44,10 @@ _HELD = {
 }
 
 
+_FAR_AWAY_MS: Final = 1 << 52
+"""Some hundred thousand years: a setting that means for ever."""
+
+
 class SegmentFate(NamedTuple):
     base_offset: int
     end_offset: int
@@ -56,32 +61,43 @@ class SegmentFate(NamedTuple):
 
 def segment_fates(log: Log, now_ms: int, *, horizon_ms: int = NO_HORIZON) -> list[SegmentFate]:
     """One for each segment, oldest first."""
-    found = cleanable(log, now_ms) if log.config.compact_policy else None
+    return list(each_fate(log, now_ms, horizon_ms=horizon_ms))
+
+
+def each_fate(log: Log, now_ms: int, *, horizon_ms: int = NO_HORIZON) -> Iterator[SegmentFate]:
+    """One for each segment that the log has at the first step, oldest first. There may be thousands: who walks may rest between steps."""
+    config, segments = log.config, list(log.segments)
+    found = cleanable(log, now_ms) if config.compact_policy else None
     why = _why_due(log, now_ms, horizon_ms)
-    fates: list[SegmentFate] = []
-    excess = log.size_bytes - log.config.retention_bytes
-    for number, segment in enumerate(log.segments):
-        is_active = segment is log.active
-        end_offset = log.log_end_offset if is_active else log.segments[number + 1].base_offset
-        verdict = _deletion(log, segment, end_offset, excess, now_ms, older=fates)
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    excess = log.size_bytes - config.retention_bytes
+    before: SegmentFate | None = None
+    for number, (segment, end_offset) in enumerate(zip(segments, ends, strict=True)):
+        is_active = number + 1 == len(segments)
+        verdict = _deletion(log, segment, end_offset, excess, now_ms, before, is_active=is_active)
         if verdict is None or (found is not None and verdict[0] is not Fate.DELETE_DUE):
-            compaction = None if found is None else _compaction(log, segment, number, found, why, horizon_ms)
+            compaction = None
+            if found is not None:
+                compaction = _compaction(log, segment, number, end_offset, found, why, horizon_ms)
             verdict = compaction or verdict or (Fate.FOR_EVER, None, "no policy deletes it")
         if is_active and verdict[0] is not Fate.DELETE_DUE:
             verdict = _active(log, segment)
         excess -= segment.size
-        timestamp = segment.max_timestamp
-        fates.append(
-            SegmentFate(
-                segment.base_offset,
-                end_offset,
-                segment.size,
-                timestamp,
-                max(0, now_ms - segment.largest_timestamp),
-                *verdict,
-            )
+        fate, until_ms, explanation = verdict
+        if until_ms is not None and until_ms > _FAR_AWAY_MS:
+            until_ms = None
+        age_ms = max(0, now_ms - segment.largest_timestamp)
+        before = SegmentFate(
+            segment.base_offset,
+            end_offset,
+            segment.size,
+            segment.max_timestamp,
+            age_ms,
+            fate,
+            until_ms,
+            explanation,
         )
-    return fates
+        yield before
 
 
 _Verdict = tuple[Fate, int | None, str]
@@ -105,11 +121,17 @@ def _active(log: Log, segment: Segment) -> _Verdict:
 
 
 def _deletion(
-    log: Log, segment: Segment, end_offset: int, excess: int, now_ms: int, older: list[SegmentFate]
+    log: Log,
+    segment: Segment,
+    end_offset: int,
+    excess: int,
+    now_ms: int,
+    before: SegmentFate | None,
+    *,
+    is_active: bool,
 ) -> _Verdict | None:
     """What retention has to say; None where it has no say."""
     config = log.config
-    is_active = segment is log.active
     if end_offset <= log.log_start_offset and not is_active:
         return (
             Fate.DELETE_DUE,
@@ -123,9 +145,9 @@ def _deletion(
     goes_at = segment.largest_timestamp + config.retention_ms + 1 if config.retention_ms >= 0 else None
     by_size = config.retention_bytes >= 0 and excess >= segment.size > 0
     by_age = goes_at is not None and goes_at <= now_ms
-    if older and older[-1].fate is not Fate.DELETE_DUE and (by_size or by_age):
+    if before is not None and before.fate is not Fate.DELETE_DUE and (by_size or by_age):
         # Whole segments go, oldest first: a younger one waits, whatever it is.
-        return Fate.BEHIND_OTHERS, older[-1].goes_at_ms, "its time has come, but segments go oldest first"
+        return Fate.BEHIND_OTHERS, before.goes_at_ms, "its time has come, but segments go oldest first"
     if by_size:
         return (
             Fate.DELETE_DUE,
@@ -152,7 +174,13 @@ def _deletion(
 
 
 def _compaction(
-    log: Log, segment: Segment, number: int, found: Cleanable, why: Why | None, horizon_ms: int
+    log: Log,
+    segment: Segment,
+    number: int,
+    end_offset: int,
+    found: Cleanable,
+    why: Why | None,
+    horizon_ms: int,
 ) -> _Verdict | None:
     config = log.config
     if number >= found.segments:
@@ -168,7 +196,6 @@ def _compaction(
         return held, _held_until(log, segment, held), f"compaction ends before it: {found.hold.value}"
     if why is not None:
         return Fate.COMPACT_DUE, None, f"the next turn of the cleaner takes it: {why.value}"
-    end_offset = log.segments[number + 1].base_offset
     if end_offset <= found.first_dirty_offset:
         goes_at = horizon_ms if horizon_ms >= 0 else None
         return (
