@@ -9,13 +9,15 @@ from random import Random
 
 import pytest
 
-from tests.compaction.compaction_world import COMPACT, RETENTION_MS, World
+from tests.compaction.compaction_world import COMPACT, NOW_MS, RETENTION_MS, World
 from tidelog.records.compression import Codec
 from tidelog.storage import files
+from tidelog.storage.cleaner import horizon_for
 from tidelog.storage.cleaner_job import Limits, NoRoomToClean
 from tidelog.storage.disk import read_file
 from tidelog.storage.index_rebuild import rebuild
 from tidelog.storage.posix_disk import PosixDisk
+from tidelog.storage.scrub import SegmentFacts, SegmentScrub
 from tidelog.storage.segment import Segment
 from tidelog.testing.sim.clock import SimClock
 from tidelog.testing.sim.disk import SimDisk
@@ -94,6 +96,40 @@ def test_what_stands_for_offsets_that_are_gone_keeps_epochs_and_the_latest_time(
     world.restart(clean=False)
     assert world.log.epochs.checkpoint_entries() == before
     assert not world.log.recovery.cuts and not world.log.recovery.damages
+
+
+def test_a_gap_of_an_earlier_cleaning_is_not_given_to_a_later_epoch(world: World) -> None:
+    """Offsets 1 and 2 were written in epoch 1, and are gone since the first cleaning; then the rest of epoch 2 goes as well."""
+    for epoch, key in ((1, b"x"), (1, b"a"), (1, b"a"), (2, b"b"), (2, b"a")):
+        world.put((key, b"v"), epoch=epoch)
+    world.seal()
+    world.put((b"a", b"last"), epoch=2)
+    world.seal()
+    world.log.update_config(replace(COMPACT, segment_bytes=1))  # no two segments become one
+    before = world.log.epochs.checkpoint_entries()
+    world.clean()
+    world.log.update_config(COMPACT)
+    world.put((b"b", b"last"), epoch=2)
+    world.seal()
+    world.log.update_config(replace(COMPACT, segment_bytes=1))
+    world.clean()
+    first = [raw.header for raw in world.batches() if raw.header.last_offset < 5]
+    assert [(h.partition_leader_epoch, h.base_offset, h.last_offset, h.record_count) for h in first] == [
+        (1, 0, 0, 1),
+        (2, 3, 4, 0),
+    ]
+    facts = SegmentFacts(0, 5, world.log.segments[0].size, 0, tuple(before))
+    scrub = SegmentScrub(world.log.segments[0].file, facts, offset_index=None, time_index=None)
+    while not scrub.done:
+        scrub.step(1 << 20)
+    assert not scrub.damages
+    world.restart(clean=False)
+    assert world.log.epochs.checkpoint_entries()[:1] == before[:1]
+    assert world.log.epochs.epoch_for_offset(2) == 1
+
+
+def test_tombstones_may_stay_for_ever() -> None:
+    assert NOW_MS < horizon_for(NOW_MS, 2**63 - 1) < 2**62
 
 
 def test_times_are_found_as_before(world: World) -> None:

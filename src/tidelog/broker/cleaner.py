@@ -11,6 +11,7 @@ and less often. Only a disk that fails takes its directory offline, as everywher
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from contextlib import suppress
@@ -31,6 +32,7 @@ from tidelog.storage.cleaner_job import (
     Limits,
     NoRoomToClean,
     Progress,
+    Rate,
 )
 from tidelog.storage.cleaner_plan import Due
 from tidelog.storage.cleaner_swap import Cleaning
@@ -47,6 +49,8 @@ LOGS_PER_SLICE = 200
 WORKERS_MAX = 16
 BUFFER_BYTES_MIN = 64 << 10
 IDLE_SECONDS = 120.0
+HANG_SECONDS = 300.0
+"""A worker that says nothing for so long is not at work any more: its code is compiled in less, and the disk syncs in less."""
 PAUSE_SECONDS_MIN = 0.05
 TROUBLE_SECONDS_FIRST = 15.0
 TROUBLE_SECONDS_MAX = 600.0
@@ -168,8 +172,9 @@ class Cleaner:
             return cleaner_plan.due(log, self._broker.clock.wall_ms(), horizon_ms=self._horizons.get(key))
         except DiskError as error:
             self._disk_failed(key, log, error)
-        except CorruptDataError as error:
-            self._in_trouble(key, f"{log.name} cannot be judged: {error}")
+        except (CorruptDataError, FileNotFoundError) as error:
+            if self._is_there(key, log):
+                self._in_trouble(key, f"{log.name} cannot be judged: {error}")
         return None
 
     def _is_there(self, key: TopicPartition, log: Log) -> bool:
@@ -179,7 +184,7 @@ class Cleaner:
         missing = await self._broker.in_background(missing_packages)
         if missing and not self._packages_missing:
             logger.warning(
-                "topics with cleanup.policy=compact are not compacted: %s is not installed; pip install 'tidelog[arrow]' brings it",
+                "topics with cleanup.policy=compact are not compacted: %s cannot be imported; pip install --force-reinstall tidelog brings it back",
                 " and ".join(missing),
             )
         self._packages_missing = bool(missing)
@@ -284,14 +289,19 @@ class Cleaner:
     async def _work(self, worker: CleanerProcess, key: TopicPartition, cleaning: Cleaning) -> Cleaned:
         """Let the worker do its job, and swap what it has finished."""
         await worker.send(cleaning.job)
+        allowed = cleaning.job.limits.bytes_per_second
         while True:
-            message = await worker.receive()
+            message = await worker.receive(HANG_SECONDS)
             if isinstance(message, Cleaned):
                 return message
             try:
                 cleaning.check()
                 if isinstance(message, Progress):
                     self.progress[key] = message
+                    now_allowed = self._limits().bytes_per_second
+                    if now_allowed != allowed:
+                        allowed = now_allowed
+                        await worker.send(Rate(allowed))
                 elif isinstance(message, CleanedGroup):
                     await self._swap(key, cleaning, message)
                     await worker.send(GO_ON)
@@ -313,9 +323,17 @@ class Cleaner:
         try:
             while (job := swap.advance()) is not None:
                 await broker.in_background(job)
-        except (FileNotFoundError, ValueError) as error:  # deleted meanwhile: no directory, files closed
-            cleaning.check()
-            raise DiskError("swap", cleaning.job.directory, OSError(0, str(error))) from error
+        except Exception as error:
+            cleaning.check()  # deleted meanwhile: no directory, files closed
+            if swap.committed:
+                # Half done, and only a start can complete it. To go on would leave a log that nothing is ever deleted from.
+                raise DiskError("swap", cleaning.job.directory, OSError(errno.EIO, str(error))) from error
+            swap.end()
+            with suppress(DiskError, FileNotFoundError):
+                await broker.in_background(swap.discard)
+            if isinstance(error, (FileNotFoundError, ValueError)):
+                raise DiskError("swap", cleaning.job.directory, OSError(errno.EIO, str(error))) from error
+            raise
         cleaning.swapped(new)
         broker.logs.files_were_marked(key)
 

@@ -81,9 +81,14 @@ class CleanerProcess:
         except (ConnectionError, RuntimeError) as error:
             raise WorkerDied(f"the cleaner's process {self.pid} does not listen any more") from error
 
-    async def receive(self) -> Any:
-        """Its next message. What it has failed with is raised here as if it had happened here."""
-        message = await self._receive()
+    async def receive(self, seconds: float | None = None) -> Any:
+        """Its next message. What it has failed with is raised here as if it had happened here. One that says nothing for `seconds` hangs."""
+        try:
+            message = await asyncio.wait_for(self._receive(), seconds)
+        except TimeoutError:
+            raise WorkerDied(
+                f"the cleaner's process {self.pid} has said nothing for {seconds:.0f} s"
+            ) from None
         if isinstance(message, Failure):
             raise _exception(message)
         return message

@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import CorruptDataError
 from tidelog.ports import SystemClock
@@ -30,10 +30,14 @@ from tidelog.storage.cleaner_job import (
     Failure,
     NoRoomToClean,
     Progress,
+    Rate,
 )
 from tidelog.storage.disk import DiskError
 from tidelog.storage.leftovers import discard_cleaned
 from tidelog.storage.posix_disk import PosixDisk
+
+if TYPE_CHECKING:
+    from tidelog.storage.cleaner import LogCleaner
 
 GO_ON = "go on"
 CANCEL = "cancel"
@@ -106,25 +110,35 @@ class Worker:
     def _clean(self, job: CleanJob) -> Cleaned:
         from tidelog.storage.cleaner import LogCleaner
 
-        cleaner: LogCleaner
+        cleaner: LogCleaner  # `pause` needs it
 
         def pause(seconds: float) -> None:
-            if time.monotonic() - self._told_at >= PROGRESS_SECONDS:
-                self._told_at = time.monotonic()
-                self._channel.send(Progress(cleaner.bytes_read, cleaner.bytes_written))
-            if self._channel.has_news(seconds):
-                self._listen()
+            until = time.monotonic() + seconds
+            while True:
+                now = time.monotonic()
+                if now - self._told_at >= PROGRESS_SECONDS:
+                    self._told_at = now
+                    self._channel.send(Progress(cleaner.bytes_read, cleaner.bytes_written))
+                if self._channel.has_news(min(max(0.0, until - now), PROGRESS_SECONDS)):
+                    self._listen(cleaner)
+                    return  # at another rate, perhaps
+                if time.monotonic() >= until:
+                    return
 
         cleaner = LogCleaner(self._disk, job, clock=SystemClock(), secret=os.urandom(16), pause=pause)
         for group in cleaner.groups():
             self._channel.send(group)
-            self._listen()
+            while self._listen(cleaner) != GO_ON:
+                pass
         return cleaner.result
 
-    def _listen(self) -> None:
+    def _listen(self, cleaner: LogCleaner) -> object:
         message = self._channel.receive()
-        if message != GO_ON:
+        if isinstance(message, Rate):
+            cleaner.bytes_per_second = message.bytes_per_second
+        elif message != GO_ON:
             raise CleaningInterrupted(f"the broker said {message}")
+        return message
 
     def _discard(self, job: CleanJob) -> None:
         try:

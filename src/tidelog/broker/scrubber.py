@@ -39,6 +39,7 @@ PIECE_BYTES = 128 << 10  # some tenths of a millisecond in a thread that shares 
 SEGMENT_COST = 256 << 10
 """What opening a segment counts for, about a millisecond of three threads: thousands of small ones must not keep a processor busy."""
 LOOK_SECONDS = 1.0
+SWAP_SECONDS = 0.2
 CHECKPOINT_SECONDS = 60.0
 BUSY_SHARE = 0.6
 BUSY_SLOWDOWN = 8
@@ -177,6 +178,12 @@ class Scrubber:
     async def _check(self, target: Target) -> None:
         broker = self._broker
         try:
+            while target.log.swap is not None and not self._stopping.is_set():
+                await self._pause(
+                    SWAP_SECONDS
+                )  # names change hands: the file under one is not yet the segment's
+            if not target.is_there(broker.logs):
+                return
             opened = await broker.in_background(lambda: _Opened(broker.disk, target))
             try:
                 if await self._step_through(opened.scrub, target):

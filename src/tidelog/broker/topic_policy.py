@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Codec
 from tidelog.records.validation import BatchRules
-from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_config import SEGMENT_INDEX_BYTES_MIN, LogConfig
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -43,10 +43,10 @@ def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int)
     compacted = "compact" in policies
     append_time = settings["message.timestamp.type"] == "LogAppendTime"
     log = LogConfig(
-        segment_bytes=settings["internal.segment.bytes"] or settings["segment.bytes"],
+        segment_bytes=max(1, settings["internal.segment.bytes"] or settings["segment.bytes"]),
         segment_ms=settings["segment.ms"],
         segment_jitter_ms=settings["segment.jitter.ms"],
-        segment_index_bytes=settings["segment.index.bytes"],
+        segment_index_bytes=max(SEGMENT_INDEX_BYTES_MIN, settings["segment.index.bytes"]),
         index_interval_bytes=settings["index.interval.bytes"],
         preallocate=settings["preallocate"],
         delete_policy="delete" in policies,

@@ -4,7 +4,7 @@ Owns the column schema and the assembly; the loops are in `columnar_kernels`. Ne
 never reads outside the buffer, and never returns a record it could not read: damage is a CorruptDataError that names the
 offset. Keeps I2 on the reading side (CRC of every batch it decodes, as Kafka's `check.crcs`).
 
-The only part of the package that needs numba, numpy and pyarrow (the `arrow` extra); import it where it is used.
+Needs numba, numpy and pyarrow (the `arrow` extra), which take their time to import: only where it is used.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ markers, the caller says (`verdicts`); markers never meet the map (I30).
 A tombstone that becomes clean gives its batch a delete horizon (KIP-534): bit 6 of the attributes is set and the base timestamp is the time from
 which the tombstone may go (I29). Timestamps of records count from the base, so those of such a batch are written anew.
 
-CRCs are checked before anything is believed (I2): a rebuilt batch would otherwise hide damage under a CRC of its own. Needs numba and numpy
-(the `arrow` extra); import it where it is used.
+CRCs are checked before anything is believed (I2): a rebuilt batch would otherwise hide damage under a CRC of its own. Needs numba and numpy,
+which take a second to import: only where they are used, in the cleaner's worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidelog.records.record import DECOMPRESS_LIMIT_BYTES, INT64_MAX, RECORD_BYT
 
 SLOT_BYTES: Final = 24
 """16 of the key's hash, 8 of the offset: as many as Kafka's map takes."""
-EXPANDED_BYTES_MAX: Final = 64 << 20
+EXPANDED_BYTES_MAX: Final = 8 << 20
 """Decompressed at once, unless a single batch is larger."""
 _TABLE_ROWS_FIRST: Final = 512
 _CRC: Final = Struct(">I")

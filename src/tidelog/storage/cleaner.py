@@ -12,7 +12,7 @@ as the map reaches, and the rest the next time. It may end at any `pause`: what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,9 +35,13 @@ Pause = Callable[[float], None]
 """Waits this many seconds, or not at all; may raise to end the cleaning. Called every few hundred kilobytes."""
 
 
+_FAR_AWAY_MS: Final = 1 << 61
+"""For ever, and small enough to be reckoned with."""
+
+
 def horizon_for(now_ms: int, delete_retention_ms: int) -> int:
     """From when a tombstone that becomes clean now may go."""
-    return now_ms + delete_retention_ms
+    return min(now_ms + delete_retention_ms, _FAR_AWAY_MS)
 
 
 class LogCleaner:
@@ -53,6 +57,8 @@ class LogCleaner:
         self._pause = pause
         self._secret = secret
         self._throttle = Throttle()
+        self.bytes_per_second = job.limits.bytes_per_second
+        """May be changed in a `pause`."""
         self._began = clock.monotonic()
         self._buffer_bytes = max(HEADER_SIZE, job.limits.buffer_bytes // 2)
         self._horizon_ms = NO_HORIZON
@@ -224,7 +230,7 @@ class LogCleaner:
         return position if is_there else 0
 
     def _spend(self, amount: int) -> None:
-        rate = self._job.limits.bytes_per_second
+        rate = self.bytes_per_second
         self._pause(self._throttle.spend(amount, now=self._clock.monotonic(), per_second=rate))
 
 

@@ -61,6 +61,12 @@ class CleanedGroup(NamedTuple):
     new: tuple[int, ...]
 
 
+class Rate(NamedTuple):
+    """To a cleaning that is under way: how fast it may be from now on, reading and writing together."""
+
+    bytes_per_second: float
+
+
 class Progress(NamedTuple):
     bytes_read: int
     bytes_written: int

@@ -1,8 +1,8 @@
 """The new segments of a cleaning, under `.cleaned` names: what remains is appended, indexed and made durable here.
 
 Owns these files until a `SegmentSwap` takes them over. The swap and every start count on each new segment ending where the next one begins, so
-batches without records stand for the offsets of what is gone at an end: one for each leader epoch, with the latest timestamp of what they
-stand for, so that neither epochs nor retention change by a cleaning. Gaps within a segment stay gaps.
+batches without records stand for the offsets of what is gone at an end: one for each leader epoch, from the first batch of it that is gone, with the
+latest timestamp of what they stand for, so that neither epochs nor retention change by a cleaning. Gaps within a segment stay gaps.
 
 Bytes are synced every few megabytes: a gigabyte of them at once would hold up the syncs that clients wait for.
 """
@@ -33,10 +33,11 @@ SYNC_EVERY_BYTES: Final = 8 << 20
 class _Gone:
     """Batches of one leader epoch that are gone since something was last written."""
 
-    __slots__ = ("epoch", "last_offset", "max_timestamp")
+    __slots__ = ("epoch", "first_offset", "last_offset", "max_timestamp")
 
-    def __init__(self, epoch: int, last_offset: int, max_timestamp: int) -> None:
+    def __init__(self, epoch: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
         self.epoch = epoch
+        self.first_offset = first_offset
         self.last_offset = last_offset
         self.max_timestamp = max_timestamp
 
@@ -64,7 +65,6 @@ class Output:
         self.bases: list[int] = []
         self.bytes_written = 0
         self._gone: list[_Gone] = []
-        self._epoch = NO_LEADER_EPOCH
         self._begin(base_offset)
 
     def _begin(self, base_offset: int) -> None:
@@ -91,7 +91,6 @@ class Output:
                 self._begin(first_offset)
             self._write(filtered.pieces, filtered.sizes, filtered.last_offsets, filtered.max_timestamps)
             self._gone.clear()
-            self._epoch = int(chunk.table[rows[-1], columns.LEADER_EPOCH])
         for _, transaction in aborted:
             self._segment.txn_index.append(transaction)
         self._note_gone(chunk.table[rows[-1] + 1 :] if len(rows) else chunk.table)
@@ -141,28 +140,30 @@ class Output:
         starts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
         latest = np.maximum.reduceat(table[:, columns.MAX_TIMESTAMP], starts)
         ends = np.append(starts[1:], len(table)) - 1
-        for epoch, last_offset, timestamp in zip(
-            epochs[starts].tolist(), table[ends, columns.LAST_OFFSET].tolist(), latest.tolist(), strict=True
+        for epoch, first_offset, last_offset, timestamp in zip(
+            epochs[starts].tolist(),
+            table[starts, columns.BASE_OFFSET].tolist(),
+            table[ends, columns.LAST_OFFSET].tolist(),
+            latest.tolist(),
+            strict=True,
         ):
             if self._gone and self._gone[-1].epoch == epoch:
                 gone = self._gone[-1]
                 gone.last_offset, gone.max_timestamp = last_offset, max(gone.max_timestamp, timestamp)
             else:
-                self._gone.append(_Gone(epoch, last_offset, timestamp))
+                self._gone.append(_Gone(epoch, first_offset, last_offset, timestamp))
 
     def _fill(self, end_offset: int) -> None:
         if self._next_offset >= end_offset:
             self._gone.clear()
             return
-        gone = self._gone or [_Gone(self._epoch, end_offset - 1, NO_TIMESTAMP)]
+        # Without any that is gone there was a gap before: whose it is nobody knows.
+        gone = self._gone or [_Gone(NO_LEADER_EPOCH, end_offset - 1, end_offset - 1, NO_TIMESTAMP)]
         gone[-1].last_offset = end_offset - 1
-        batches = []
-        first_offset = self._next_offset
-        for part in gone:
-            batches.append(
-                empty_batch(first_offset, part.last_offset, part.epoch, max_timestamp=part.max_timestamp)
-            )
-            first_offset = part.last_offset + 1
+        batches = [
+            empty_batch(part.first_offset, part.last_offset, part.epoch, max_timestamp=part.max_timestamp)
+            for part in gone
+        ]
         self._write(
             batches,
             np.array([len(batch) for batch in batches], np.int64),

@@ -11,6 +11,8 @@ from typing import Final
 UNLIMITED: Final = -1
 NEVER: Final = (1 << 63) - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
+SEGMENT_INDEX_BYTES_MIN: Final = 12
+"""One entry of a time index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class LogConfig:
     def __post_init__(self) -> None:
         if self.segment_bytes < 1:
             raise ValueError(f"segment.bytes must be at least 1, not {self.segment_bytes}")
-        if self.segment_index_bytes < 12:
+        if self.segment_index_bytes < SEGMENT_INDEX_BYTES_MIN:
             raise ValueError(
                 f"segment.index.bytes must hold one entry (12 bytes), not {self.segment_index_bytes}"
             )

@@ -114,6 +114,15 @@ class SegmentSwap:
         self._abandoned = True
         self._leave()
 
+    @property
+    def committed(self) -> bool:
+        """From here on a start completes it."""
+        return self._committed
+
+    def discard(self) -> None:
+        """In a thread, when it was ended before it was committed and will take no further step: its files go."""
+        self._discard()
+
     def _leave(self) -> None:
         if self._log.swap is self:
             self._log.swap = None

@@ -74,7 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("compression.gzip.level", INT, -1, GZIP_LEVEL, "Level used when the broker compresses with gzip; -1 is the codec's own default.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("compression.lz4.level", INT, 9, between(1, 17), "Level used when the broker compresses with lz4.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("compression.zstd.level", INT, 3, between(-131072, 22), "Level used when the broker compresses with zstd.", update=CLUSTER_WIDE, effect=ACTS),
-    Setting("log.cleaner.enable", BOOLEAN, True, None, "Compact topics with cleanup.policy=compact. Needs numba, which pip install 'tidelog[arrow]' brings.", effect=ACTS),
+    Setting("log.cleaner.enable", BOOLEAN, True, None, "Compact topics with cleanup.policy=compact.", effect=ACTS),
     Setting("log.cleaner.threads", INT, 1, at_least(0), "Logs that are compacted at the same time, each by a process of its own. 0: none.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), "Time between two looks for logs that are to be compacted.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, None, "Memory for the compactor's table of keys.", update=CLUSTER_WIDE, effect=ACTS),
