@@ -211,6 +211,20 @@ def test_a_group_stays_within_the_brokers_bounds(name: str, value: str, words: l
     assert all(word in caught.value.message for word in words), caught.value.message
 
 
+def test_a_group_whose_members_would_time_out_between_heartbeats_is_refused() -> None:
+    bounds = ("group.consumer.min.session.timeout.ms", "group.consumer.min.heartbeat.interval.ms")
+    broker = BrokerConfig.load(dict.fromkeys(bounds, "1000"))
+    changes = [
+        Alteration("consumer.session.timeout.ms", SET, "4000"),
+        Alteration("consumer.heartbeat.interval.ms", SET, "4000"),
+    ]
+    with pytest.raises(RequestError, match="must be above consumer"):
+        alter_group({}, changes, broker)
+    assert alter_group({}, [changes[0], Alteration("consumer.heartbeat.interval.ms", SET, "3999")], broker)
+    with pytest.raises(RequestError, match="5000"):
+        alter_group({}, changes[:1], broker)  # the broker's own interval counts where the group has none
+
+
 def test_a_group_accepts_what_is_within() -> None:
     changes = [
         Alteration("consumer.session.timeout.ms", SET, "50000"),

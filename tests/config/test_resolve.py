@@ -148,6 +148,13 @@ def test_both_names_of_the_node_id_work(given_name: str) -> None:
         ({"controller.quorum.voters": "0@a:1,1@b:1,2@c:1"}, ["controller.quorum.voters", "3 controllers"]),
         ({"controller.quorum.voters": "5@a:1"}, ["node 5", "node 0"]),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, ["(9)", "(8)"]),
+        ({"group.consumer.session.timeout.ms": "6000"}, ["group.consumer.min.session.timeout.ms (45000)", "(6000)"]),
+        (
+            {"group.consumer.heartbeat.interval.ms": "60000", "group.consumer.max.heartbeat.interval.ms": "60000"},
+            ["(60000)", "between two heartbeats"],
+        ),
+        ({"group.consumer.assignors": "mine"}, ["group.consumer.assignors", "uniform"]),
+        ({"group.consumer.assignors": ""}, ["group.consumer.assignors"]),
         ({"authorizer.class.name": "org.example.Rules"}, ["authorizer.class.name", "org.example.Rules", "must stay empty"]),
         ({"create.topic.policy.class.name": "x.Y"}, ["create.topic.policy.class.name", "leave it out"]),
         ({"remote.log.storage.system.enable": "true"}, ["remote.log.storage.system.enable", "only 'false'"]),

@@ -7,8 +7,9 @@ The rules (I34, I35):
 * A partition has one owner at a time. An ownership begins when the library tells its program so, before the first fetch, and
   ends when the program has handed it back, before the library tells the broker; so a right handover never overlaps, whatever the
   machine does in between. The ownership of a member that was killed ends with its kill.
-* An ownership begins reading at the last committed offset. A commit whose answer the member did not live to see, or that was
-  refused, may or may not have been made: then its position is right too. A member that gets back what nobody else has had in
+* An ownership begins reading at the last committed offset. A commit whose answer the member did not live to see, that was
+  refused, or that was answered only later (librdkafka keeps commits back while it has no coordinator), may or may not have been
+  made by then: its position is right too. A member that gets back what nobody else has had in
   between may go on where it was (kafka-python does).
 * Within an ownership records come in order and without a gap, and nothing is read outside of one.
 """
@@ -47,6 +48,7 @@ class Commit(NamedTuple):
     began: float
     positions: Mapping[int, int]
     acknowledged: Mapping[int, int]
+    answered: float = math.inf
 
 
 class Stall(NamedTuple):
@@ -144,7 +146,7 @@ class Story:
                 case "committed":
                     number = event.fields["commit"]
                     attempts[number] = attempts[number]._replace(
-                        acknowledged=_numbers(event.fields["positions"])
+                        acknowledged=_numbers(event.fields["positions"]), answered=event.at
                     )
                 case "complaint":
                     self.complaints.append((life.name, event.fields["error"]))
@@ -254,8 +256,9 @@ class Story:
         last, undecided = 0, set()
         for commit in self.commits:
             if commit.began < ownership.since and ownership.partition in commit.positions:
-                last = max(last, commit.acknowledged.get(ownership.partition, 0))
-                if ownership.partition not in commit.acknowledged:
+                if ownership.partition in commit.acknowledged and commit.answered < ownership.since:
+                    last = max(last, commit.acknowledged[ownership.partition])
+                else:
                     undecided.add(commit.positions[ownership.partition])
         return {last, *(position for position in undecided if position > last)}
 

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.groups.journal import Event, Journal, Life, Story
 
 
@@ -98,6 +100,20 @@ def test_a_commit_without_an_answer_may_have_been_made_or_not() -> None:
     for offset, faults in ((2, 0), (3, 0), (1, 1), (4, 1)):
         lives = [Life("a", first, killed_at=5), Life("b", [assigned(6, 0), record(7, 0, offset)])]
         assert len(Story(lives).wrong_starts()) == faults, offset
+
+
+@pytest.mark.parametrize(("answered", "right"), [(5.5, (3,)), (6.5, (2, 3))])
+def test_a_commit_that_is_answered_late_may_have_been_made_late(
+    answered: float, right: tuple[int, ...]
+) -> None:
+    asked = [record(4.5, 0, 2), event(4.6, "committing", commit=2, positions={"0": 3})]
+    answer = event(answered, "committed", commit=2, positions={"0": 3})
+    for offset in range(5):
+        lives = [
+            Life("a", [*FIRST[:-1], *asked, revoked(5, 0), answer]),
+            Life("b", [assigned(6, 0), record(7, 0, offset)]),
+        ]
+        assert (Story(lives).wrong_starts() == []) == (offset in right), offset
 
 
 def test_a_gap_and_a_stray_are_found() -> None:

@@ -4,13 +4,11 @@ Neither librdkafka nor kafka-python takes a list that mixes eager and cooperativ
 describes (range, then both, then cooperative-sticky) is done here request by request; with these clients themselves it is done
 by stopping the old members first.
 
-The rolling move of a live group between the classic and the consumer protocol (KIP-848's migration) runs against Kafka, and
-against Tidelog only with `TIDELOG_TEST_MIGRATION=1` in the environment, until the broker has it.
+A live group also moves, member by member, between the classic and the consumer protocol (KIP-848's migration).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -30,10 +28,6 @@ from tests.groups.wire import RawMember, Wire, gather
 PARTITIONS = 6
 MakeCrew = Callable[[str, int], Crew]
 MakeProducer = Callable[[Crew], Steady]
-migrates = pytest.mark.skipif(
-    os.environ.get("TIDELOG_TEST_BROKER") != "kafka" and not os.environ.get("TIDELOG_TEST_MIGRATION"),
-    reason="moves a live group between the protocols: set TIDELOG_TEST_MIGRATION=1 where the broker can",
-)
 
 
 @pytest.fixture
@@ -142,7 +136,6 @@ def test_a_rolling_switch_of_the_assignor(raw_members: Callable[..., RawMember])
 # ---- from one protocol to the other
 
 
-@migrates
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("classic", [CONFLUENT_RANGE, CONFLUENT_COOPERATIVE], ids=str)

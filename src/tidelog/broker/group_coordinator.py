@@ -77,7 +77,7 @@ class GroupCoordinator:
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
         self._creating = asyncio.Lock()
-        self._topics = ImageTopics(lambda: broker.image)
+        self._topics = ImageTopics(lambda: broker.image, lambda: broker.config)
         self._stopped = False
 
     # ---- where groups are
@@ -145,7 +145,7 @@ class GroupCoordinator:
 
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> Pending:
         """Of all shards here. One that still loads may have groups that nobody can list yet."""
-        states = frozenset(state.lower() for state in request.states_filter)
+        states = frozenset(state.strip().lower() for state in request.states_filter)
         types = frozenset(kind.lower() for kind in request.types_filter)
 
         def finish(found: list[list[ListedGroup] | ErrorCode]) -> ListGroupsResponse:
@@ -229,6 +229,11 @@ class GroupCoordinator:
         return GroupShard(group_settings(self._broker.config), self._broker.rng, self._topics)
 
     def _lost(self, partition: int, reason: str) -> None:
+        journal = self._journals.get(partition)
+        if journal is not None and journal.partition.stopped_with is not None:
+            # Its directory is offline: it will not be loaded again, and who asks is to look elsewhere.
+            del self._journals[partition]
+            self._runtime.resign(partition)
         logger.error(
             "the groups of %s-%d are not served until they are loaded again: %s",
             CONSUMER_OFFSETS,
@@ -244,16 +249,22 @@ class GroupCoordinator:
             self._loading = self._loop.create_task(self._load(), name="tidelog-load-groups")
 
     async def _load(self) -> None:
-        """A step at a time, with everybody else's turn in between. The log is in memory by then, or the disk is slow once."""
+        """A step at a time, with everybody else's turn in between. What is loaded next is brought into memory first, by a thread.
+
+        Nothing is awaited between the last look at what loads and the end: who begins to load then starts a new task.
+        """
+        warmed: set[int] = set()
         try:
-            journals = list(self._journals.values())
-            await self._broker.read_in_thread(partial(_warm_all, journals))
-            has_more = True
-            while has_more and not self._stopped:
-                has_more = self._runtime.load_some(self._now())
+            while (partition := self._runtime.next_to_load) is not None and not self._stopped:
+                try:
+                    if partition not in warmed:
+                        warmed.add(partition)
+                        await self._broker.read_in_thread(self._journals[partition].warm)
+                    else:
+                        self._runtime.load_some(self._now())  # one that fails pauses, and the others go on
+                except Exception:
+                    logger.exception("bug: loading the groups failed; it is tried again")
                 await asyncio.sleep(0)
-        except Exception:
-            logger.exception("bug: loading the groups failed; it is tried again")
         finally:
             self._loading = None
             if not self._stopped:
@@ -297,8 +308,3 @@ class GroupCoordinator:
         for index in list(self._journals):
             self._runtime.resign(index)
         self._journals.clear()
-
-
-def _warm_all(journals: Sequence[PartitionJournal]) -> None:
-    for journal in journals:
-        journal.warm()

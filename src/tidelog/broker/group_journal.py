@@ -54,6 +54,11 @@ class PartitionJournal:
             raise RequestError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition!r} cannot be written: {error}"
             ) from error
+        except RequestError as error:
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR and self.partition.stopped_with is None:
+                # The disk is full, not broken: the log is as it was, and goes on when there is room.
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
+            raise
 
     def when_committed(self, offset: int, done: Callable[[ErrorCode], None]) -> None:
         self.partition.when_committed(offset, done)
@@ -77,5 +82,5 @@ class PartitionJournal:
         for segment in list(self.partition.log.segments):
             try:
                 segment.file.warm(segment.size, 0)
-            except (DiskError, OSError):
+            except (DiskError, OSError, ValueError):  # the last one: compaction has closed it meanwhile
                 return  # the load meets the same trouble, and says so

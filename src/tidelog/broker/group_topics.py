@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from tidelog.config.resolve import BrokerConfig
 from tidelog.controller.image import MetadataImage, ResourceType
 
 
 class ImageTopics:
     """Implements `tidelog.coordinator.group.world.Topics`."""
 
-    __slots__ = ("_image",)
+    __slots__ = ("_config", "_image")
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, image: Callable[[], MetadataImage], config: Callable[[], BrokerConfig]) -> None:
         self._image = image
+        self._config = config
 
     @property
     def offset(self) -> int:
@@ -35,7 +37,9 @@ class ImageTopics:
         return None if topic is None else topic.name
 
     def group_config(self, group_id: str) -> Mapping[str, int]:
-        return {
+        """The broker's own value of what may change while it runs, and above it what the group says."""
+        interval_ms = self._config().int("group.consumer.assignment.interval.ms")
+        return {"consumer.assignment.interval.ms": interval_ms} | {
             name: int(value)
             for name, value in self._image().config(ResourceType.GROUP, group_id).items()
             if name.startswith("consumer.") and value.isdecimal()

@@ -42,7 +42,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         min_session_timeout_ms=config.int("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.int("group.max.session.timeout.ms"),
         max_size=config.int("group.max.size"),
-        assignors=config.list("group.consumer.assignors"),
+        assignors=tuple(_assignor(name) for name in config.list("group.consumer.assignors")),
         consumer_heartbeat_interval_ms=config.int("group.consumer.heartbeat.interval.ms"),
         consumer_session_timeout_ms=config.int("group.consumer.session.timeout.ms"),
         consumer_assignment_interval_ms=config.int("group.consumer.assignment.interval.ms"),
@@ -53,3 +53,8 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_retention_ms=config.int("offsets.retention.minutes") * 60_000,
         offsets_retention_check_interval_ms=config.int("offsets.retention.check.interval.ms"),
     )
+
+
+def _assignor(name: str) -> str:
+    """Kafka's class names stand for the two that it has."""
+    return name.rpartition(".")[2].removesuffix("Assignor").lower()

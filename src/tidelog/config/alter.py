@@ -100,6 +100,8 @@ def alter_group(
     for change in changes:
         if change.name in altered:
             _refuse_outside_bounds(change.name, altered[change.name], broker)
+    for kind in ("consumer", "share", "streams"):
+        _refuse_silence(kind, altered, broker)
     return altered
 
 
@@ -200,4 +202,18 @@ def _refuse_outside_bounds(name: str, text: str, broker: BrokerConfig) -> None:
     if high in broker and value > broker.int(high):
         raise RequestError(
             ErrorCode.INVALID_CONFIG, f"{name} cannot be {value}: {high} is {broker.int(high)}"
+        )
+
+
+def _refuse_silence(kind: str, altered: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Members that send a heartbeat less often than they may be silent would time out again and again."""
+    values: list[int] = []
+    for what in ("heartbeat.interval.ms", "session.timeout.ms"):
+        text = altered.get(f"{kind}.{what}")
+        values.append(broker.int(f"group.{kind}.{what}") if text is None else int(text))
+    heartbeat, session = values
+    if heartbeat >= session:
+        raise RequestError(
+            ErrorCode.INVALID_CONFIG,
+            f"{kind}.session.timeout.ms ({session}) must be above {kind}.heartbeat.interval.ms ({heartbeat})",
         )

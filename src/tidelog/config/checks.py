@@ -21,7 +21,12 @@ from tidelog.config.values import TypedValues
 _NOT_ABOVE = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
     ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
     ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"),
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
 )
@@ -38,6 +43,14 @@ def broker_problems(values: TypedValues, given: Mapping[str, str]) -> list[str]:
     for low, high in _NOT_ABOVE:
         if values.int(low) > values.int(high):
             problems.append(f"{low} ({values.int(low)}) must not be above {high} ({values.int(high)})")
+    heartbeat, session = (
+        values.int(f"group.consumer.{name}") for name in ("heartbeat.interval.ms", "session.timeout.ms")
+    )
+    if heartbeat >= session:
+        problems.append(
+            f"group.consumer.heartbeat.interval.ms ({heartbeat}) must be below group.consumer.session.timeout.ms ({session}):"
+            " all members would time out between two heartbeats"
+        )
     problems += _cluster_problems(values)
     return problems
 

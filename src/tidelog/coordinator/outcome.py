@@ -50,6 +50,12 @@ class Outcome:
         self.answers.append(Answer(waiter, response))
         return self
 
+    def or_nothing(self) -> Outcome:
+        """If it cannot be written, nothing happened: whoever decided it will decide it again."""
+        if self.on_failed is None:
+            self.on_failed = lambda _code, _now: Outcome()
+        return self
+
     def add(self, other: Outcome) -> Outcome:
         """Both, as one: at most one of them may have a way to fail of its own."""
         assert self.on_failed is None or other.on_failed is None, "two ways to fail cannot be one"

@@ -122,7 +122,7 @@ class Runtime(Generic[S]):
             led.hosted.submit(handler, waiter, refuse, now)
 
     def for_each(self, work: Callable[[S, Now], Outcome], now: Now) -> None:
-        """Something happened that all shards must know. Those that load now will see it when they are loaded."""
+        """Something happened that all shards must know. Those that load now do not hear of it: what they need of the world they look up then."""
         self._saw(now)
         for hosted in [led.hosted for led in self._led.values()]:
             if hosted is not None:
@@ -133,6 +133,11 @@ class Runtime(Generic[S]):
     @property
     def is_loading(self) -> bool:
         return bool(self._loading)
+
+    @property
+    def next_to_load(self) -> int | None:
+        """The partition that `load_some` will work on; None: none loads."""
+        return next(iter(self._loading), None)
 
     def load_some(self, now: Now) -> bool:
         """A few milliseconds of work for one of the partitions that load, in turn. True: there is more to do."""

@@ -98,10 +98,11 @@ HARMLESS: Final = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
         ErrorCode.INVALID_FETCH_SIZE,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
     )
 )
 """Refusals that say nothing about the shard: the log is as it was, and takes what comes next. The first three are the request's own
-making; while replicas are missing, heartbeats need no log and go on.
+making; while replicas are missing, or the disk has no room, heartbeats need no log and go on.
 """
 
 

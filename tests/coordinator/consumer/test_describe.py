@@ -87,6 +87,24 @@ def test_the_history_says_why_a_group_was_assigned_anew() -> None:
     assert world.events()[8:9] == [Event.LEFT]
 
 
+def test_a_rebalance_ends_with_the_last_member() -> None:
+    world = World(AT_ONCE, orders=4)
+    world.join("a", "orders")
+    world.join("b", "orders")
+    assert world.events()[-1] is Event.REBALANCE_BEGAN
+    world.heartbeat("b", -1)
+    world.heartbeat("a", -1)
+    assert world.events()[-2:] == [Event.LEFT, Event.REBALANCE_ENDED]
+    assert world.history.of(GROUP)[-1].detail == "no member is left"
+
+
+def test_a_settled_group_that_is_left_has_no_rebalance() -> None:
+    world = World(AT_ONCE, orders=4)
+    world.join("a", "orders")
+    world.heartbeat("a", -1)
+    assert world.events() == [Event.JOINED, Event.REBALANCE_BEGAN, Event.REBALANCE_ENDED, Event.LEFT]
+
+
 def test_the_history_tells_the_silent_from_the_slow() -> None:
     world = World(AT_ONCE, orders=2)
     world.join("a", "orders", timeout_ms=10_000)
@@ -95,4 +113,4 @@ def test_the_history_tells_the_silent_from_the_slow() -> None:
     world.pass_time(10_000)
     assert Event.MISSED_REBALANCE in world.events()
     world.pass_time(45_000)
-    assert world.events()[-1] is Event.TIMED_OUT
+    assert world.events()[-2:] == [Event.TIMED_OUT, Event.REBALANCE_ENDED]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.coordinator.consumer.world import World
 from tidelog.coordinator.group import records as types
+from tidelog.coordinator.group.consumer.heartbeat import ASK_AGAIN_MS
 from tidelog.coordinator.group.consumer.member import MemberState
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.wire.error_codes import ErrorCode as E
@@ -50,6 +51,27 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert group.assignment_timestamp_ms == world.now.wall_ms
     assert world.member("a").client_host == "10.0.0.9"
     assert world.state() == "Stable"
+
+
+def test_who_waits_for_others_asks_again_soon() -> None:
+    world = World(GroupSettings(consumer_assignment_interval_ms=0), orders=4)
+    world.join("a", "orders")
+    assert world.join("b", "orders").heartbeat_interval_ms == ASK_AGAIN_MS, "a has everything"
+    assert world.heartbeat("a", 2).heartbeat_interval_ms == 5_000, (
+        "it must give something up, and says so when it has"
+    )
+    assert world.heartbeat("b", 3).heartbeat_interval_ms == ASK_AGAIN_MS
+    assert world.heartbeat("a", 2, owned=orders(0, 1)).heartbeat_interval_ms == 5_000
+    assert world.heartbeat("b", 3).heartbeat_interval_ms == 5_000, "it has what it waited for"
+
+
+def test_who_waits_for_a_target_asks_again_soon() -> None:
+    world = World(GroupSettings(consumer_assignment_interval_ms=1_000), orders=4)
+    world.join("a", "orders")
+    assert world.join("b", "orders").heartbeat_interval_ms == ASK_AGAIN_MS
+    assert world.heartbeat("a", 2).heartbeat_interval_ms == ASK_AGAIN_MS
+    world.topics.configs["orders-readers"] = {"consumer.heartbeat.interval.ms": 200}
+    assert world.heartbeat("a", 2).heartbeat_interval_ms == 200, "never later than it would"
 
 
 def test_the_times_of_a_group_are_its_own() -> None:

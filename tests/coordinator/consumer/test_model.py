@@ -346,3 +346,39 @@ def test_a_coordinator_that_hands_out_what_another_member_has_is_caught(
     monkeypatch.setattr(heartbeat, "reconcile", _hand_out_early)
     monkeypatch.setattr(ConsumerGroup, "put_member", put_blindly)
     _expect_caught()
+
+
+def _play_a_slow_member() -> None:
+    """The first is told to give two partitions up, and is still at work on them when the second asks for them."""
+    model = GroupModel()
+    first, second = (model._make(Library.LIBRDKAFKA, (frozenset({"orders"}), ""), None) for _ in range(2))
+    for _ in range(4):
+        model._heartbeat(first)
+        first.act()
+        model.world.pass_time(1_000)
+    assert len(first.owned) == 4
+    for _ in range(6):
+        for consumer in (second, first, second):
+            model._heartbeat(consumer)
+            second.act()
+            model.no_partition_is_owned_twice()
+        model.world.pass_time(1_000)
+    assert len(first.owned) == 4 and first.target is not None and not second.owned
+
+
+def test_nobody_gets_what_a_slow_member_has() -> None:
+    _play_a_slow_member()
+
+
+def test_a_coordinator_that_takes_silence_for_a_confirmation_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """M31 as it is easiest to write: the partition is free at the coordinator, and its old owner still reads it."""
+    still_owns = reconciliation._still_owns
+
+    def believes_silence(partitions: Any, goal: Goal) -> bool:
+        return goal.owned is not None and still_owns(partitions, goal)
+
+    monkeypatch.setattr(reconciliation, "_still_owns", believes_silence)
+    with pytest.raises(AssertionError, match=VIOLATION):
+        _play_a_slow_member()

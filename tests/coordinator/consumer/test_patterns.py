@@ -226,6 +226,39 @@ def test_many_topics_are_matched_in_slices_and_one_group_after_the_other(
     assert len(world.groups.get("two").patterns["topic-1.*"].topics) == 11  # type: ignore[union-attr]
 
 
+def test_a_small_pattern_does_not_wait_for_all_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(AT_ONCE)
+    for number in range(100):
+        world.topics.create(f"topic-{number}", 1)
+    world.topics_changed()
+    monkeypatch.setattr(patterns, "SLICE_WORK", 100 * patterns.MATCH_WORK)
+    world.join("a", pattern="topic-.*|" + "x{900}", group_id="large")
+    world.join("b", pattern="topic-1", group_id="small")
+    while world.groups.get("small").patterns == {}:  # type: ignore[union-attr]
+        deadline = world.timers.next_deadline_ms()
+        assert deadline is not None
+        world.now = Now(max(deadline, world.now.ms), world.now.wall_ms)
+        world.expire_timers()
+    assert world.groups.get("large").patterns == {}  # type: ignore[union-attr]
+
+
+def test_matches_that_the_log_does_not_take_are_not_made_again_at_once() -> None:
+    world = World(AT_ONCE, orders=1)
+    world.join("a", pattern="orders")
+    world.append_fails = True
+    world.pass_time(0)
+    world.append_fails = False
+    world.heartbeat("a", world.member("a").epoch)
+    world.pass_time(patterns.REFRESH_INTERVAL_MIN_MS - 1)
+    world.heartbeat("a", world.member("a").epoch)
+    world.pass_time(0)
+    assert world.group().patterns == {}
+    world.pass_time(1)
+    world.heartbeat("a", world.member("a").epoch)
+    world.pass_time(0)
+    assert set(world.group().patterns) == {"orders"}
+
+
 def test_a_group_that_went_meanwhile_is_no_trouble() -> None:
     world = World(AT_ONCE, orders=1)
     world.join("a", pattern="orders")

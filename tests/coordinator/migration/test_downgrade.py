@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.coordinator.migration.clients import Classic, Kind, Phase, go_on, rea
 from tests.coordinator.migration.world import DELAY_MS, GROUP, World
 from tidelog.coordinator.group.classic.state import State
 from tidelog.coordinator.group.history import Event
+from tidelog.coordinator.group.migration import downgrade
 from tidelog.coordinator.group.records import GroupMetadataKey
 from tidelog.coordinator.group.settings import GroupSettings, MigrationPolicy
 from tidelog.wire.error_codes import ErrorCode as E
@@ -301,3 +303,36 @@ def test_a_static_member_that_comes_back_when_a_policy_forbids_the_way_back() ->
     again = Classic(world, "again", "orders", instance="i")
     settle(world, second, third, again)
     assert world.state() == "consumer Stable"
+
+
+# ---- mutants: the tests above must notice
+
+
+@KINDS
+def test_a_move_back_that_names_a_leader_is_caught(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka's does: if the coordinator moves then, nobody reads what the one who left has read."""
+    move = downgrade.Downgrades._move
+
+    def named(self: Any, group: Any, members: Any, why: str, reason: str | None, now: Any) -> Any:
+        out = move(self, group, members, why, reason, now)
+        value = out.records[-1].value
+        value.leader = value.members[0].member_id
+        return out
+
+    monkeypatch.setattr(downgrade.Downgrades, "_move", named)
+    with pytest.raises(AssertionError):
+        test_a_coordinator_that_moves_in_the_middle_finishes_the_rebalance(kind)
+
+
+def test_a_move_back_that_takes_any_group_for_a_settled_one_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member that is still waiting for a partition of another would be told that all is done."""
+    move = downgrade.Downgrades._move
+
+    def settled(self: Any, group: Any, members: Any, why: str, reason: str | None, now: Any) -> Any:
+        return move(self, group, members, why, None, now)
+
+    monkeypatch.setattr(downgrade.Downgrades, "_move", settled)
+    with pytest.raises(AssertionError):
+        test_a_static_member_that_comes_back_in_a_rebalance_causes_another()

@@ -35,7 +35,7 @@ async def handle(
     try:
         _check_type(request.key_type, context.version)
         if keys and broker.groups.topic is None:
-            await broker.groups.create_topic()
+            await _create_topic(broker)
         found = [_coordinator(broker, context, key) for key in keys]
     except RequestError as error:
         found = [_refused(key, error.code, error.message) for key in keys]
@@ -49,6 +49,16 @@ async def handle(
         host=one.host,
         port=one.port,
     )
+
+
+async def _create_topic(broker: Broker) -> None:
+    """What keeps it from being made is not the client's fault: it is to ask again."""
+    try:
+        await broker.groups.create_topic()
+    except RequestError as error:
+        raise RequestError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS} cannot be made: {error.message}"
+        ) from error
 
 
 def _check_type(key_type: int, version: int) -> None:

@@ -66,12 +66,21 @@ class OffsetRequests:
             self._classic.check_commit(
                 group_id, member_id, request.group_instance_id, generation, False, now, version=client.version
             )
-        known, refused = self._split(request, by_id=client.version >= FIRST_COMMIT_BY_ID)
+        by_id = client.version >= FIRST_COMMIT_BY_ID
+        known, refused = self._split(request, by_id=by_id)
         accepted = OffsetCommitRequest(
             group_id, generation, member_id, request.retention_time_ms, request.group_instance_id, known
         )
         records, response = self._offsets.commit(group_id, accepted, now, check)
-        response.topics += refused
+        by_topic = {each.topic_id if by_id else each.name: each for each in response.topics}
+        for each in refused:
+            known_too = by_topic.get(each.topic_id if by_id else each.name)
+            if known_too is None:
+                response.topics.append(each)
+            else:
+                known_too.partitions += (
+                    each.partitions
+                )  # one entry a topic: some clients keep the last one only
         return Outcome(records=records).answer(waiter, response)
 
     def _split(
@@ -105,13 +114,15 @@ class OffsetRequests:
             self._consumer.check_fetch(request.group_id, request.member_id, request.member_epoch)
         by_id = client.version >= FIRST_FETCH_BY_ID
         topics = self._topics
-        if by_id:
-            for topic in request.topics or ():
+        for topic in request.topics or ():
+            if by_id:
                 topic.name = topics.name_of(topic.topic_id) or ""
-        found = self._offsets.fetch(request, require_stable=require_stable)
-        if by_id and request.topics is None:
-            for each in found.topics:
-                each.topic_id = topics.id_of(each.name) or each.topic_id
+            else:  # what was committed to an earlier topic of the name is none of this one's
+                topic.topic_id = topics.id_of(topic.name) or topic.topic_id
+        if request.topics is not None:
+            return answered(waiter, self._offsets.fetch(request, require_stable=require_stable))
+        found = self._offsets.fetch_all(request.group_id, topics.id_of, require_stable=require_stable)
+        if by_id:
             found.topics = [each for each in found.topics if topics.id_of(each.name) is not None]
         return answered(waiter, found)
 
@@ -124,7 +135,7 @@ class OffsetRequests:
         names = [topic.name for topic in request.topics]
         if group_id in self._consumer:
             subscribed = self._consumer.subscribed_topics(group_id)
-        elif group_id in self._classic or self._offsets.count(group_id) == 0:
+        elif group_id in self._classic or not self._offsets.has_any(group_id):
             self._classic.check_delete_offsets(group_id)
             subscribed = frozenset(name for name in names if self._classic.is_subscribed(group_id, name))
         else:
@@ -145,5 +156,10 @@ class OffsetRequests:
                 ]
                 refused.append(OffsetDeleteResponseTopic(topic.name, answers))
         records, response = self._offsets.delete(group_id, known, subscribed)
-        response.topics += refused
+        by_name = {each.name: each for each in response.topics}
+        for refusal in refused:
+            if refusal.name in by_name:
+                by_name[refusal.name].partitions += refusal.partitions
+            else:
+                response.topics.append(refusal)
         return Outcome(records=records).answer(waiter, response)

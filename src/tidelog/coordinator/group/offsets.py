@@ -133,17 +133,26 @@ class Offsets:
             topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, answers))
         return OffsetFetchResponseGroup(group.group_id, topics)
 
-    def fetch_all(self, group_id: str, *, require_stable: bool = False) -> OffsetFetchResponseGroup:
-        """All that the group has. Topics have names only: which id a name has now is for those to say who know the topics."""
+    def fetch_all(
+        self,
+        group_id: str,
+        id_of: Callable[[str], bytes | None] = lambda _name: None,
+        *,
+        require_stable: bool = False,
+    ) -> OffsetFetchResponseGroup:
+        """All that the group has. `id_of` says which id a topic has now: what was committed to an earlier one of that name is not told."""
         topics: list[OffsetFetchResponseTopics] = []
         for topic, partitions in self._committed.get(group_id, {}).items():
+            topic_id = id_of(topic) or ZERO_UUID
             answers = [
                 no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
                 if require_stable and self._pending.has(group_id, topic, partition)
                 else told(partition, committed)
                 for partition, committed in partitions.items()
+                if of_topic(committed, topic_id) is not None
             ]
-            topics.append(OffsetFetchResponseTopics(topic, ZERO_UUID, answers))
+            if answers:
+                topics.append(OffsetFetchResponseTopics(topic, topic_id, answers))
         return OffsetFetchResponseGroup(group_id, topics)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
@@ -251,6 +260,10 @@ class Offsets:
 
     def has_pending(self, group_id: str) -> bool:
         return self._pending.has_group(group_id)
+
+    def has_any(self, group_id: str) -> bool:
+        """Committed, or staged by a transaction."""
+        return group_id in self._committed or self.has_pending(group_id)
 
     def groups(self) -> Iterable[str]:
         """Of which something is committed or staged."""

@@ -44,7 +44,11 @@ def sync_group(code: ErrorCode, _message: str) -> SyncGroupResponse:
 
 
 def heartbeat(code: ErrorCode, _message: str) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=code)
+    """While the group is loaded nobody can know better than the member: it is told that all is well, as by Kafka. Some clients take any
+    other answer for the end of their session.
+    """
+    loads = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return HeartbeatResponse(error_code=ErrorCode.NONE if loads else code)
 
 
 def leave_group(code: ErrorCode, _message: str) -> LeaveGroupResponse:

@@ -44,8 +44,15 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 _EMPTY: Final = "Empty"
 _EXPIRY: Final = "offsets expire"
-_EXPIRED_AT_ONCE: Final = 500
-"""Tombstones in one batch: a group may have thousands of offsets, and all of them may expire together."""
+_GONE: Final = "topics are gone"
+_TOGETHER: Final = 200_000
+"""Characters of keys in one batch of tombstones: a group may have thousands of offsets, and all of them may go together. Each is four bytes
+at most, and a batch may have a million.
+"""
+_KEY_OVERHEAD: Final = 32
+_AGAIN_MS: Final = 10_000
+_CHECKED_AT_ONCE: Final = 200
+"""Groups that are looked at in one turn, if none of them has anything to lose."""
 
 
 class Explained(NamedTuple):
@@ -59,7 +66,7 @@ class GroupShard:
     """Implements `tidelog.coordinator.runtime_ports.Shard`."""
 
     __slots__ = (
-        "_migration", "_offset_requests", "_settings", "_to_check", "classic", "consumer", "history", "offsets", "timers",
+        "_gone", "_migration", "_offset_requests", "_settings", "_to_check", "classic", "consumer", "history", "offsets", "timers",
     )  # fmt: skip
 
     def __init__(self, settings: GroupSettings, rng: Rng, topics: Topics) -> None:
@@ -72,6 +79,7 @@ class GroupShard:
         self.offsets = Offsets(settings)
         self._offset_requests = OffsetRequests(self.classic, self.consumer, self.offsets, topics)
         self._to_check: list[str] = []
+        self._gone: list[tuple[str, bytes]] = []
 
     # ---- the log
 
@@ -104,10 +112,22 @@ class GroupShard:
 
     def topics_changed(self, deleted: Iterable[tuple[str, bytes]], now: Now) -> Outcome:
         """The cluster's topics are others now. What was committed for those that are gone goes with them."""
-        out = self.consumer.topics_changed(now)
-        for name, topic_id in deleted:
-            out.records += self.offsets.topic_deleted(name, topic_id)
-        return out
+        self._gone += deleted
+        return self.consumer.topics_changed(now).add(self._remove_gone(now))
+
+    def _remove_gone(self, now: Now) -> Outcome:
+        """Some in each turn. Looked for anew each time: what is committed meanwhile to a new topic of the name stays."""
+        while self._gone:
+            found = self.offsets.topic_deleted(*self._gone[-1])
+            if found:
+                self.timers.schedule(_GONE, now.ms, self._remove_gone)
+                return Outcome(_fitting(found), on_failed=self._remove_gone_later)
+            self._gone.pop()
+        return Outcome()
+
+    def _remove_gone_later(self, _code: ErrorCode, now: Now) -> Outcome:
+        self.timers.schedule(_GONE, now.ms + _AGAIN_MS, self._remove_gone)
+        return Outcome()
 
     # ---- classic members
 
@@ -190,7 +210,7 @@ class GroupShard:
     def describe_group(self, group_id: str, client: Client, waiter: Waiter) -> Outcome:
         if group_id in self.consumer:
             return answered(waiter, described_as_missing(group_id, client.version))
-        if group_id not in self.classic and self._has_offsets(group_id):
+        if group_id not in self.classic and self.offsets.has_any(group_id):
             return answered(waiter, DescribedGroup(group_id=group_id, group_state=_EMPTY))
         return answered(waiter, self.classic.describe(group_id, client.version))
 
@@ -198,15 +218,13 @@ class GroupShard:
         return answered(waiter, self.consumer.describe(group_id))
 
     def delete_group(self, group_id: str, waiter: Waiter, now: Now) -> Outcome:
-        if not group_id:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "a group needs an id that is not empty")
         if group_id in self.consumer:
             if not self.consumer.is_empty(group_id):
                 raise RequestError(
                     ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members: stop them first"
                 )
             records = self.consumer.tombstone(group_id)
-        elif group_id in self.classic or not self._has_offsets(group_id):
+        elif group_id in self.classic or not self.offsets.has_any(group_id):
             self.classic.check_delete(group_id)
             records = self.classic.tombstone(group_id)
         else:
@@ -214,9 +232,6 @@ class GroupShard:
         self.history.forget(group_id)
         out = Outcome(records=self.offsets.delete_all(group_id) + records)
         return out.answer(waiter, DeletableGroupResult(group_id=group_id))
-
-    def _has_offsets(self, group_id: str) -> bool:
-        return self.offsets.count(group_id) > 0 or self.offsets.has_pending(group_id)
 
     def explain(self, group_id: str) -> Explained | None:
         """What happened to the group lately; None: nothing is known of it. A group that is gone may still have a history."""
@@ -226,7 +241,7 @@ class GroupShard:
         group = self.classic.get(group_id)
         if group is not None:
             return Explained(CLASSIC, group.state.value, group.protocol or "", entries)
-        if self._has_offsets(group_id):
+        if self.offsets.has_any(group_id):
             return Explained(CLASSIC, _EMPTY, "", entries)
         return Explained(CLASSIC, self.classic.state_name(group_id), "", entries) if entries else None
 
@@ -238,22 +253,35 @@ class GroupShard:
         )
 
     def _begin_expiry(self, now: Now) -> Outcome:
-        self._to_check = list(self.offsets.groups())
+        classic = (group.group_id for group in self.classic)
+        self._to_check = list(dict.fromkeys((*self.offsets.groups(), *classic, *self.consumer.group_ids())))
         return self._expire_some(now)
 
     def _expire_some(self, now: Now) -> Outcome:
-        """Some groups in each turn; with the last of an empty group's offsets the group goes as well."""
+        """Some groups in each turn. An empty group that has no offsets, or none left, goes as well."""
         out = Outcome()
-        while self._to_check and len(out.records) < _EXPIRED_AT_ONCE:
+        for _ in range(_CHECKED_AT_ONCE):
+            if not self._to_check or out.records:
+                break
             group_id = self._to_check.pop()
-            out.records += self._expired(group_id, now)
+            records, is_all = self._expired(group_id, now)
+            out.records = records
+            if not is_all:
+                self._to_check.append(group_id)
         if self._to_check:
             self.timers.schedule(_EXPIRY, now.ms, self._expire_some)
         else:
             self._plan_expiry(now)
+        out.on_failed = self._expire_later
         return out
 
-    def _expired(self, group_id: str, now: Now) -> list[CoordinatorRecord]:
+    def _expire_later(self, _code: ErrorCode, now: Now) -> Outcome:
+        self._to_check = []
+        self._plan_expiry(now)
+        return Outcome()
+
+    def _expired(self, group_id: str, now: Now) -> tuple[list[CoordinatorRecord], bool]:
+        """What goes of a group, and whether that is all: the rest of a very large one has to wait for the next turn."""
         is_consumer = group_id in self.consumer
         is_empty = self._is_simple(group_id) or (
             self.consumer.is_empty(group_id) if is_consumer else self.classic.is_empty(group_id)
@@ -269,9 +297,21 @@ class GroupShard:
             subscribed_topics=subscribed,
             group_is_empty=is_empty,
             empty_since=None if is_consumer else self.classic.empty_since(group_id),
-        )[:_EXPIRED_AT_ONCE]
-        if is_empty and expired and self.offsets.leaves_nothing(group_id, expired):
-            if is_consumer:
-                return expired + self.consumer.tombstone(group_id)
-            return expired + self.classic.tombstone_if_empty(group_id)
-        return expired
+        )
+        some = _fitting(expired)
+        if len(some) < len(expired):
+            return some, False
+        if not is_empty or not self.offsets.leaves_nothing(group_id, expired):
+            return expired, True
+        tombstones = self.consumer.tombstone if is_consumer else self.classic.tombstone_if_empty
+        return expired + tombstones(group_id), True
+
+
+def _fitting(tombstones: list[CoordinatorRecord]) -> list[CoordinatorRecord]:
+    """As many of these tombstones of offsets as one batch may hold."""
+    size = 0
+    for count, (key, _) in enumerate(tombstones):
+        size += len(key.group) + len(key.topic) + _KEY_OVERHEAD
+        if size > _TOGETHER and count:
+            return tombstones[:count]
+    return tombstones

@@ -132,10 +132,11 @@ class Rebalances:
     def _remove_absent(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """Static members stay: being away for a while is what they are for. Their session says for how long."""
         not_joined = [member for member in group.members.values() if member.join_waiter is None]
+        timeout_ms = group.rebalance_timeout_ms
         for member in not_joined:
             if member.instance_id is not None:
                 continue
-            self._missed(group, member, "did not join again within the rebalance timeout", now)
+            self._missed(group, member, "did not join again", timeout_ms, now)
             self.dismiss(group, member, out)
 
     def _begin_generation(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
@@ -161,8 +162,9 @@ class Rebalances:
     def _sync_time_over(self, group: ClassicGroup, now: Now) -> Outcome:
         out = Outcome()
         absent = [group.members[member_id] for member_id in sorted(group.pending_syncs)]
+        timeout_ms = group.rebalance_timeout_ms
         for member in absent:
-            self._missed(group, member, "did not ask for its assignment within the rebalance timeout", now)
+            self._missed(group, member, "did not ask for its assignment", timeout_ms, now)
             self.dismiss(group, member, out)
         self.begin(group, f"{_names(absent)} did not ask for an assignment in time", now, out)
         return out
@@ -202,7 +204,9 @@ class Rebalances:
         group.on_written = emptied
         out.on_failed = failed
 
-    def _missed(self, group: ClassicGroup, member: ClassicMember, how: str, now: Now) -> None:
+    def _missed(
+        self, group: ClassicGroup, member: ClassicMember, how: str, timeout_ms: int, now: Now
+    ) -> None:
         self._history.note(
             now,
             group.group_id,
@@ -210,7 +214,7 @@ class Rebalances:
             generation=group.generation,
             member_id=member.member_id,
             client=member.client,
-            detail=how,
+            detail=f"{how} within the rebalance timeout of {timeout_ms} ms",
         )
 
 

@@ -47,7 +47,7 @@ def check_commit(
         )
     if member_epoch == member.epoch:
         return None
-    if member_epoch > member.epoch:
+    if member_epoch > member.epoch or member.classic is not None:
         raise _stale(group, member, member_epoch)
 
     def check(topic: str, topic_id: bytes, partition: int) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tidelog.coordinator.group.consumer import entries
 from tidelog.coordinator.group.consumer.environment import Environment
-from tidelog.coordinator.group.consumer.group import ConsumerGroup
+from tidelog.coordinator.group.consumer.group import ConsumerGroup, GroupState
 from tidelog.coordinator.group.consumer.member import LEFT_FOR_NOW, Member
 from tidelog.coordinator.group.history import Event
 from tidelog.coordinator.group.world import Client
@@ -69,8 +69,7 @@ class Departures:
         if len(group.members) == 1:
             records.append(entries.assignment_epoch(group.id, epoch, _NO_TARGET_YET_MS))
         self._environment.note(now, group.id, event, epoch, member, detail)
-        if len(group.members) > 1 and group.epoch == group.assignment_epoch:
-            self._environment.note(now, group.id, Event.REBALANCE_BEGAN, epoch, detail="a member is gone")
+        note_what_follows(self._environment, group, 1, epoch, now)
         return Outcome(records)
 
     def _leave_for_now(self, group: ConsumerGroup, member: Member, now: Now) -> Outcome:
@@ -97,6 +96,18 @@ class Departures:
         if member is None:
             raise unknown_member(group.id, request.member_id)
         return member
+
+
+def note_what_follows(
+    environment: Environment, group: ConsumerGroup, gone: int, epoch: int, now: Now
+) -> None:
+    """Members go: a rebalance begins for those who stay. Where nobody stays, one that is under way has its end."""
+    if gone == len(group.members):
+        if group.state is not GroupState.STABLE:
+            environment.note(now, group.id, Event.REBALANCE_ENDED, epoch, detail="no member is left")
+    elif group.epoch == group.assignment_epoch:
+        detail = "a member is gone" if gone == 1 else f"{gone} members are gone"
+        environment.note(now, group.id, Event.REBALANCE_BEGAN, epoch, detail=detail)
 
 
 def static_member(

@@ -56,6 +56,7 @@ class ConsumerGroup:
         "has_partition_metadata",
         "id",
         "instances",
+        "laggard",
         "members",
         "metadata_hash",
         "owners",
@@ -86,6 +87,7 @@ class ConsumerGroup:
         # what may be forgotten
         self.refreshed: Refreshed | None = None
         self.confirmed: set[str] = set()  # the members that have said that they have exactly their assignment
+        self.laggard = ""  # a member that had not arrived when somebody last looked
 
     # ---- questions
 

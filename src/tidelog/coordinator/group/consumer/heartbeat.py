@@ -6,11 +6,15 @@ draft, the group as the records will leave it, since nothing of the group itself
 
 What a member was told may have been lost on the way. Clients of Kafka's own library then say everything anew and are told everything anew;
 librdkafka does not. So an answer repeats the assignment until the member has said that it has exactly that.
+
+A member that waits for others to give something up is told to ask again soon. In Kafka it asks after a whole heartbeat interval, five seconds in which
+nobody reads the partition.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from tidelog.coordinator.group.consumer import entries, target
 from tidelog.coordinator.group.consumer.arrivals import Arrivals
@@ -40,6 +44,11 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+
+ASK_AGAIN_MS: Final = 500
+"""How soon a member asks again while something is on its way to it."""
+ASK_AGAIN_PER_MEMBER_MS: Final = 2
+"""In a large group later, so that all of it together asks no more than 500 times a second."""
 
 
 class Heartbeats:
@@ -144,7 +153,7 @@ class Heartbeats:
         goal = Goal(
             epoch=draft.assignment_epoch,
             target=wanted,
-            subscribed=target.Subscriptions(group.patterns, self._environment.metadata).of(member),
+            wants=target.Subscriptions(group.patterns, self._environment.metadata).wants(member),
             owned=draft.owned,
             is_anothers=draft.is_anothers,
         )
@@ -202,18 +211,22 @@ def _ends_rebalance(draft: Draft) -> bool:
         return False
     if epoch == group.assignment_epoch and draft.before.is_reconciled_to(epoch):
         return False
-    return all(
-        member.is_reconciled_to(epoch)
-        for member in group.members.values()
-        if member.id not in (draft.after.id, draft.replaces)
-    )
+    arriving = draft.after.id, draft.replaces
+    laggard = group.members.get(group.laggard)
+    if laggard is not None and laggard.id not in arriving and not laggard.is_reconciled_to(epoch):
+        return False  # nearly always: one of thousands arrives, and need not look at all the others
+    for member in reversed(group.members.values()):
+        if member.id not in arriving and not member.is_reconciled_to(epoch):
+            group.laggard = member.id
+            return False
+    return True
 
 
 def _answer(draft: Draft, times: ConsumerTimes) -> ConsumerGroupHeartbeatResponse:
     response = ConsumerGroupHeartbeatResponse(
         member_id=draft.after.id,
         member_epoch=draft.after.epoch,
-        heartbeat_interval_ms=times.heartbeat_interval_ms,
+        heartbeat_interval_ms=_interval_ms(draft, times),
     )
     if not _knows_its_assignment(draft) or draft.is_joining or is_full(draft.request):
         response.assignment = messages.Assignment(
@@ -223,6 +236,19 @@ def _answer(draft: Draft, times: ConsumerTimes) -> ConsumerGroupHeartbeatRespons
             ]
         )
     return response
+
+
+def _interval_ms(draft: Draft, times: ConsumerTimes) -> int:
+    """Whoever must give something up says so by itself when it has."""
+    group, member = draft.group, draft.after
+    waits = (
+        member.state is MemberState.UNRELEASED_PARTITIONS
+        or draft.epoch > draft.assignment_epoch
+        or (member.pattern and member.pattern not in group.patterns)
+    )
+    if not waits:
+        return times.heartbeat_interval_ms
+    return min(max(ASK_AGAIN_MS, ASK_AGAIN_PER_MEMBER_MS * len(group.members)), times.heartbeat_interval_ms)
 
 
 def _knows_its_assignment(draft: Draft) -> bool:

@@ -67,7 +67,7 @@ class Liveness:
             return Outcome()
         group, member = found
         self.heard_from(group_id, member_id, timeout_ms, now)
-        return self._fence(group, member, Event.TIMED_OUT, f"silent for {timeout_ms} ms", now)
+        return self._fence(group, member, Event.TIMED_OUT, f"silent for {timeout_ms} ms", now).or_nothing()
 
     def _rebalance_over(
         self, group_id: str, member_id: str, epoch: int, timeout_ms: int, now: Now
@@ -80,7 +80,7 @@ class Liveness:
             return Outcome()  # it has moved on
         self.must_revoke(group_id, member, now)
         detail = f"did not give up its partitions within {timeout_ms} ms"
-        return self._fence(group, member, Event.MISSED_REBALANCE, detail, now)
+        return self._fence(group, member, Event.MISSED_REBALANCE, detail, now).or_nothing()
 
     def _dispute_over(self, group_id: str, member_id: str, now: Now) -> Outcome:
         found = self._find(group_id, member_id)

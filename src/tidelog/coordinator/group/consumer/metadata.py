@@ -13,26 +13,36 @@ from tidelog.coordinator.group.world import Topics
 
 
 class TopicMetadata:
-    __slots__ = ("_hashes", "_names", "generation", "new_topics_offset", "topics")
+    __slots__ = ("_hashes", "_names", "_names_generation", "_new_topics_offset", "generation", "topics")
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
         self.generation = 0
         """Grows with every change: a group compares it with the one it last looked at."""
-        self.new_topics_offset = topics.offset
-        """The metadata offset as of which there are topics that were not there before: what patterns matched at an older one may be
-        too little. At first nothing is known, so everything counts as new.
-        """
-        self._names = frozenset(topics.names())
+        self._new_topics_offset = topics.offset
+        self._names: frozenset[str] | None = None
+        self._names_generation = -1
         self._hashes: dict[str, int] = {}
 
     def changed(self) -> None:
         self.generation += 1
         self._hashes.clear()
-        names = frozenset(self.topics.names())
-        if not names <= self._names:
-            self.new_topics_offset = self.topics.offset
-        self._names = names
+
+    @property
+    def new_topics_offset(self) -> int:
+        """The metadata offset as of which there are topics that were not there before: what patterns matched at an older one may be too
+        little. At first nothing is known, so everything counts as new. Looked for when a group with patterns asks: few do.
+        """
+        self.look()
+        return self._new_topics_offset
+
+    def look(self) -> None:
+        """Topics that come from now on are new to those whose patterns are about to be matched."""
+        if self._names_generation != self.generation:
+            names = frozenset(self.topics.names())
+            if self._names is None or not names <= self._names:
+                self._new_topics_offset = self.topics.offset
+            self._names, self._names_generation = names, self.generation
 
     def hash_of(self, names: Iterable[str]) -> int:
         """Topics that do not exist count for nothing, so no topics at all are 0; the order does not matter."""

@@ -15,7 +15,7 @@ A pure function: it returns the member as it will be, and the caller writes that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,8 +30,8 @@ class Goal:
 
     epoch: int
     target: TopicPartitions
-    subscribed: Set[bytes]
-    """The topics that the member wants now: of others it may keep nothing, whatever the target says, which may be older."""
+    wants: Callable[[bytes], bool]
+    """Whether the member wants a topic now: of others it may keep nothing, whatever the target says, which may be older."""
     owned: TopicPartitions | None
     """What the member says it has; None: it did not say, so it may still have all it ever had."""
     is_anothers: Callable[[bytes, int], bool]
@@ -79,9 +79,7 @@ def _next_step(member: Member, goal: Goal) -> Member:
 
 def _drop_unsubscribed(member: Member, goal: Goal) -> Member:
     """It changed its mind before there is a new target: what it no longer wants, it gives up now."""
-    dropped = {
-        topic_id: held for topic_id, held in member.assigned.items() if topic_id not in goal.subscribed
-    }
+    dropped = {topic_id: held for topic_id, held in member.assigned.items() if not goal.wants(topic_id)}
     if not dropped:
         return member
     assigned = {topic_id: held for topic_id, held in member.assigned.items() if topic_id not in dropped}
@@ -100,7 +98,7 @@ def _drop_unsubscribed(member: Member, goal: Goal) -> Member:
 
 
 def _wanted(topic_id: bytes, goal: Goal) -> frozenset[int]:
-    return goal.target.get(topic_id, _NO_PARTITIONS) if topic_id in goal.subscribed else _NO_PARTITIONS
+    return goal.target.get(topic_id, _NO_PARTITIONS) if goal.wants(topic_id) else _NO_PARTITIONS
 
 
 def _still_owns(partitions: PartitionEpochs, goal: Goal) -> bool:

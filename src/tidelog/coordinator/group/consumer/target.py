@@ -7,7 +7,7 @@ that is the assignor's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidelog.coordinator.group.consumer import entries
@@ -73,6 +73,19 @@ class Subscriptions:
         if found is None:
             found = self._found[wishes] = self._metadata.ids_of(self._names(member))
         return found
+
+    def wants(self, member: Member) -> Callable[[bytes], bool]:
+        """Whether it is subscribed to one topic or another, without a look at all of them."""
+        matched = self._patterns.get(member.pattern)
+        topics = self._metadata.topics
+
+        def wanted(topic_id: bytes) -> bool:
+            name = topics.name_of(topic_id)
+            return name is not None and (
+                name in member.topic_names or (matched is not None and name in matched.topics)
+            )
+
+        return wanted
 
     def partitions(self) -> dict[bytes, int]:
         """Of all topics asked for so far."""

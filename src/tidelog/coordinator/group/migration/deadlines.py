@@ -27,8 +27,8 @@ _JOIN: Final = "hosted join"
 _SYNC: Final = "hosted sync"
 _GIVEN_ID: Final = "hosted member id"
 _MISSED: Final = {
-    _JOIN: "did not join again within its rebalance timeout",
-    _SYNC: "did not ask for its assignment within its rebalance timeout",
+    _JOIN: "did not join again",
+    _SYNC: "did not ask for its assignment",
 }
 
 
@@ -99,4 +99,5 @@ class Deadlines:
         if group is None or member is None or member.classic is None:
             return Outcome()
         self._expect(what, group_id, member_id, timeout_ms, now)
-        return self._parts.departures.fence(group, member, Event.MISSED_REBALANCE, _MISSED[what], now)
+        detail = f"{_MISSED[what]} within its rebalance timeout of {timeout_ms} ms"
+        return self._parts.departures.fence(group, member, Event.MISSED_REBALANCE, detail, now).or_nothing()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidelog.coordinator.group.classic.groups import FIRST_LEAVE_WITH_MEMBERS
 from tidelog.coordinator.group.consumer import entries
-from tidelog.coordinator.group.consumer.departures import static_member, unknown_member
+from tidelog.coordinator.group.consumer.departures import note_what_follows, static_member, unknown_member
 from tidelog.coordinator.group.consumer.group import ConsumerGroup
 from tidelog.coordinator.group.consumer.groups import Parts
 from tidelog.coordinator.group.consumer.member import Member
@@ -92,9 +92,7 @@ class Leaving:
             self._environment.note(now, group.id, Event.LEFT, epoch, member, reason)
         if moved is not None:
             return moved
-        if len(members) < len(group.members) and group.epoch == group.assignment_epoch:
-            detail = f"{len(members)} members are gone"
-            self._environment.note(now, group.id, Event.REBALANCE_BEGAN, epoch, detail=detail)
+        note_what_follows(self._environment, group, len(members), epoch, now)
         return Outcome(self._without(group, {member.id for member in members}, epoch))
 
     def _without(self, group: ConsumerGroup, gone: set[str], epoch: int) -> list[CoordinatorRecord]:
