@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ RECORDED = [
     ("compression.type", "STRING", "producer", "cluster-wide"),
     ("connections.max.idle.ms", "LONG", "600000", "read-only"),
     ("fetch.max.bytes", "INT", "57671680", "read-only"),
-    ("log.cleaner.io.max.bytes.per.second", "DOUBLE", "1.7976931348623157E308", "cluster-wide"),
+    ("log.cleaner.io.buffer.load.factor", "DOUBLE", "0.9", "cluster-wide"),
     ("log.flush.interval.ms", "LONG", None, "cluster-wide"),
     ("log.retention.hours", "INT", "168", "read-only"),
     ("log.retention.ms", "LONG", None, "cluster-wide"),
@@ -123,6 +124,12 @@ RECORDED = [
 def test_rows_carry_kafkas_facts(name: str, kind: str, default: str | None, update: str) -> None:
     row = BROKER_SETTINGS[name]
     assert (row.type.name, row.default_text, row.update.value) == (kind, default, update)
+
+
+def test_the_largest_double_is_written_as_java_writes_it() -> None:
+    row = BROKER_SETTINGS["log.cleaner.io.max.bytes.per.second"]
+    assert row.kafka_default == sys.float_info.max
+    assert replace(row, default=sys.float_info.max).default_text == "1.7976931348623157E308"
 
 
 def test_what_a_running_broker_changes_is_known_to_be_changeable() -> None:

@@ -81,7 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.cleaner.delete.retention.ms", LONG, 86_400_000, at_least(0), "How long a tombstone stays in a compacted log.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, None, "How full the compactor's table of keys may get.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.io.buffer.size", INT, 524_288, at_least(0), "Memory for the compactor's reads and writes.", update=CLUSTER_WIDE, effect=ACTS),
-    Setting("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, None, "Most bytes the compactor reads and writes per second.", update=CLUSTER_WIDE, effect=ACTS),
+    Setting("log.cleaner.io.max.bytes.per.second", DOUBLE, 50_000_000.0, None, "Most bytes the compactor reads and writes per second.", update=CLUSTER_WIDE, effect=ACTS, kafka_default=DOUBLE_MAX, reason="Compaction shares disk and processors with the clients, who come first. Raise it where a log grows faster than it is compacted."),
     Setting("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, at_least(1), "Longest time a record may stay uncompacted.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.min.compaction.lag.ms", LONG, 0, at_least(0), "Shortest time a record stays uncompacted.", update=CLUSTER_WIDE, effect=ACTS),
     Setting("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, between(0, 1), "Share of uncompacted bytes above which a log is compacted.", update=CLUSTER_WIDE, effect=ACTS),
