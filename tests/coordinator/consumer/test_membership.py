@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.consumer.world import World
 from tidelog.coordinator.group import records as types
-from tidelog.coordinator.group.consumer.heartbeat import ASK_AGAIN_MS
+from tidelog.coordinator.group.consumer.heartbeat import ASK_AGAIN_MS, STAY_CLOSE_FOR_MS, STAY_CLOSE_MS
 from tidelog.coordinator.group.consumer.member import MemberState
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.wire.error_codes import ErrorCode as E
@@ -55,14 +55,13 @@ def test_the_first_member_gets_everything_at_once() -> None:
 
 def test_who_waits_for_others_asks_again_soon() -> None:
     world = World(GroupSettings(consumer_assignment_interval_ms=0), orders=4)
-    world.join("a", "orders")
+    assert world.join("a", "orders").heartbeat_interval_ms == 5_000, "it is alone"
+    assert world.heartbeat("a", 2).heartbeat_interval_ms == 5_000
     assert world.join("b", "orders").heartbeat_interval_ms == ASK_AGAIN_MS, "a has everything"
-    assert world.heartbeat("a", 2).heartbeat_interval_ms == 5_000, (
-        "it must give something up, and says so when it has"
-    )
     assert world.heartbeat("b", 3).heartbeat_interval_ms == ASK_AGAIN_MS
-    assert world.heartbeat("a", 2, owned=orders(0, 1)).heartbeat_interval_ms == 5_000
-    assert world.heartbeat("b", 3).heartbeat_interval_ms == 5_000, "it has what it waited for"
+    world.heartbeat("a", 2)
+    world.heartbeat("a", 2, owned=orders(0, 1))
+    assert world.heartbeat("b", 3).heartbeat_interval_ms == STAY_CLOSE_MS, "it has what it waited for"
 
 
 def test_who_waits_for_a_target_asks_again_soon() -> None:
@@ -70,8 +69,34 @@ def test_who_waits_for_a_target_asks_again_soon() -> None:
     world.join("a", "orders")
     assert world.join("b", "orders").heartbeat_interval_ms == ASK_AGAIN_MS
     assert world.heartbeat("a", 2).heartbeat_interval_ms == ASK_AGAIN_MS
-    world.topics.configs["orders-readers"] = {"consumer.heartbeat.interval.ms": 200}
-    assert world.heartbeat("a", 2).heartbeat_interval_ms == 200, "never later than it would"
+
+
+def test_members_stay_close_for_a_while_after_an_assignment() -> None:
+    world = pair()
+    assert world.heartbeat("a", 3).heartbeat_interval_ms == STAY_CLOSE_MS
+    world.pass_time(STAY_CLOSE_FOR_MS - 1)
+    assert world.heartbeat("a", 3).heartbeat_interval_ms == STAY_CLOSE_MS
+    world.pass_time(1)
+    assert world.heartbeat("a", 3).heartbeat_interval_ms == 5_000
+
+
+def test_an_interval_that_somebody_chose_is_kept() -> None:
+    chosen = World(
+        GroupSettings(consumer_assignment_interval_ms=0, consumer_heartbeat_interval_ms=3_000), orders=4
+    )
+    own = World(GroupSettings(consumer_assignment_interval_ms=0), orders=4)
+    own.topics.configs["orders-readers"] = {"consumer.heartbeat.interval.ms": 3_000}
+    for world in (chosen, own):
+        world.join("a", "orders")
+        assert world.join("b", "orders").heartbeat_interval_ms == 3_000
+        assert world.heartbeat("b", 3).heartbeat_interval_ms == 3_000
+
+
+def test_a_large_group_does_not_ask_too_often() -> None:
+    world = World(GroupSettings(consumer_assignment_interval_ms=1_000), orders=4)
+    for number in range(400):
+        world.join(f"m{number}", "orders")
+    assert world.heartbeat("m399", world.member("m399").epoch).heartbeat_interval_ms == 2 * 400
 
 
 def test_the_times_of_a_group_are_its_own() -> None:

@@ -75,6 +75,7 @@ class Classic:
         self.revoked: list[Places] = []
         """What it gave up because of an assignment, each time."""
         self.errors: list[E] = []
+        self._planned: dict[str, int | None] = {}  # partitions of each topic when it last planned
 
     # ---- one step after the other
 
@@ -89,6 +90,8 @@ class Classic:
             return
         if network is Network.LOSES_REQUEST:
             return
+        if self.phase is Phase.IN and self.leads and self._planned != self._counts(self._planned):
+            self.phase = Phase.OUT  # a topic has grown, which is the leader's to notice
         if self.phase is Phase.OUT:
             self.join()
         elif self.phase is Phase.SYNCS:
@@ -191,10 +194,14 @@ class Classic:
             self.topics, version=self.kind.version, owned=self.owned, generation=self.generation
         )
 
+    def _counts(self, topics: Iterable[str]) -> dict[str, int | None]:
+        return {topic: self.world.topics.partitions(topic) for topic in topics}
+
     def _plan(self) -> dict[str, bytes]:
         """Runs of each topic, in the order of the members. What another one says it has is not given away before that one lets go."""
         read = {each.member_id: read_subscription(each.metadata) for each in self.others}
         claims = {place: who for who, (_, owned) in read.items() for place in owned}
+        self._planned = self._counts({topic for topics, _ in read.values() for topic in topics})
         given: dict[str, set[tuple[str, int]]] = {who: set() for who in read}
         for topic in {topic for topics, _ in read.values() for topic in topics}:
             interested = sorted(who for who, (topics, _) in read.items() if topic in topics)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 5000
 
 
 class MigrationPolicy(Enum):
@@ -35,7 +38,7 @@ class GroupSettings:
     max_size: int = 2**31 - 1
     # consumer groups
     assignors: tuple[str, ...] = ("uniform", "range")
-    consumer_heartbeat_interval_ms: int = 5000
+    consumer_heartbeat_interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS
     consumer_session_timeout_ms: int = 45_000
     consumer_assignment_interval_ms: int = 1000
     consumer_max_size: int = 2**31 - 1
@@ -50,9 +53,14 @@ class GroupSettings:
 class ConsumerTimes:
     """The times of one consumer group: its own settings (`kafka-configs --entity-type groups`) before the broker's."""
 
-    __slots__ = ("assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_ms")
+    __slots__ = ("assignment_interval_ms", "heartbeat_interval_ms", "may_hurry", "session_timeout_ms")
 
     def __init__(self, settings: GroupSettings, own: Mapping[str, int]) -> None:
+        self.may_hurry = (
+            "consumer.heartbeat.interval.ms" not in own
+            and settings.consumer_heartbeat_interval_ms == DEFAULT_HEARTBEAT_INTERVAL_MS
+        )
+        """Nobody has chosen an interval: members may be asked to come sooner while there is a reason."""
         self.heartbeat_interval_ms = own.get(
             "consumer.heartbeat.interval.ms", settings.consumer_heartbeat_interval_ms
         )

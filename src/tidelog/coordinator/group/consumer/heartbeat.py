@@ -7,8 +7,9 @@ draft, the group as the records will leave it, since nothing of the group itself
 What a member was told may have been lost on the way. Clients of Kafka's own library then say everything anew and are told everything anew;
 librdkafka does not. So an answer repeats the assignment until the member has said that it has exactly that.
 
-A member that waits for others to give something up is told to ask again soon. In Kafka it asks after a whole heartbeat interval, five seconds in which
-nobody reads the partition.
+A member that waits for others to give something up is told to ask again soon, and all members of a group that was assigned anew a moment ago
+ask more often for a while. In Kafka each of the two steps of a handover takes up to a whole heartbeat interval, five seconds in which nobody reads
+the partition. An interval that somebody has chosen, for the broker or for the group, is kept.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
 
 ASK_AGAIN_MS: Final = 500
 """How soon a member asks again while something is on its way to it."""
-ASK_AGAIN_PER_MEMBER_MS: Final = 2
-"""In a large group later, so that all of it together asks no more than 500 times a second."""
+STAY_CLOSE_MS: Final = 1000
+STAY_CLOSE_FOR_MS: Final = 30_000
+"""After an assignment all members ask so often for a while: where members come and go, more do, and who must give something up hears of it
+with its next heartbeat.
+"""
+MS_PER_MEMBER: Final = 2
+"""In a large group both are longer, so that all of it together asks no more than 500 times a second."""
 
 
 class Heartbeats:
@@ -78,7 +84,7 @@ class Heartbeats:
         times = self._environment.times(group_id)
         self.advance(draft, client, times, now)
         self._liveness.heard_from(group_id, draft.after.id, times.session_timeout_ms, now)
-        return Outcome(draft.records).answer(waiter, _answer(draft, times))
+        return Outcome(draft.records).answer(waiter, _answer(draft, times, now))
 
     def advance(self, draft: Draft, client: Client, times: ConsumerTimes, now: Now) -> None:
         """The three steps, whichever protocol the member speaks."""
@@ -222,11 +228,11 @@ def _ends_rebalance(draft: Draft) -> bool:
     return True
 
 
-def _answer(draft: Draft, times: ConsumerTimes) -> ConsumerGroupHeartbeatResponse:
+def _answer(draft: Draft, times: ConsumerTimes, now: Now) -> ConsumerGroupHeartbeatResponse:
     response = ConsumerGroupHeartbeatResponse(
         member_id=draft.after.id,
         member_epoch=draft.after.epoch,
-        heartbeat_interval_ms=_interval_ms(draft, times),
+        heartbeat_interval_ms=_interval_ms(draft, times, now),
     )
     if not _knows_its_assignment(draft) or draft.is_joining or is_full(draft.request):
         response.assignment = messages.Assignment(
@@ -238,17 +244,22 @@ def _answer(draft: Draft, times: ConsumerTimes) -> ConsumerGroupHeartbeatRespons
     return response
 
 
-def _interval_ms(draft: Draft, times: ConsumerTimes) -> int:
-    """Whoever must give something up says so by itself when it has."""
+def _interval_ms(draft: Draft, times: ConsumerTimes, now: Now) -> int:
+    """Only where nobody has chosen an interval, and in company: who is alone has nothing to wait for, and nothing to hand over."""
     group, member = draft.group, draft.after
-    waits = (
+    if not times.may_hurry or (len(group.members) < 2 and member.id in group.members):
+        return times.heartbeat_interval_ms
+    if (
         member.state is MemberState.UNRELEASED_PARTITIONS
         or draft.epoch > draft.assignment_epoch
         or (member.pattern and member.pattern not in group.patterns)
-    )
-    if not waits:
+    ):
+        wanted = ASK_AGAIN_MS
+    elif group.members and 0 <= now.wall_ms - group.assignment_timestamp_ms < STAY_CLOSE_FOR_MS:
+        wanted = STAY_CLOSE_MS
+    else:
         return times.heartbeat_interval_ms
-    return min(max(ASK_AGAIN_MS, ASK_AGAIN_PER_MEMBER_MS * len(group.members)), times.heartbeat_interval_ms)
+    return min(max(wanted, MS_PER_MEMBER * len(group.members)), times.heartbeat_interval_ms)
 
 
 def _knows_its_assignment(draft: Draft) -> bool:
