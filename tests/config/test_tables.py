@@ -35,6 +35,7 @@ THROTTLES = {
 OURS = {
     "connections.max.held.bytes",
     "durability",
+    "group.heartbeat.max.held.ms",
     "log.dir.reserve.bytes",
     "log.scrub.bytes.per.second",
     "log.scrub.interval.ms",

@@ -198,6 +198,7 @@ class Connection:
         self._handling = True
         self.last_active = self._began
         try:
+            self._announce_request()
             self._take_answer(self._dispatcher.handle(self, frame[4:end]))
             if is_large:
                 self._buffers.took_large(began)
@@ -235,6 +236,8 @@ class Connection:
                     if self._answers:
                         break
                     continue
+                if self._answers:
+                    self._announce_request()
                 answer = handle(self, data[position + 4 : frame_end])
                 position = frame_end
                 if answer is not None:
@@ -264,6 +267,7 @@ class Connection:
         if began < self._buffers.large_after:
             self._resume_after(self._buffers.large_after - began)
             return False
+        self._announce_request()
         self._take_answer(self._dispatcher.handle(self, frame))
         self._buffers.took_large(began)
         return True
@@ -314,6 +318,12 @@ class Connection:
         self._flush_scheduled = False
         if not self.closed:
             self._end_turn()
+
+    def _announce_request(self) -> None:
+        """To whoever keeps the answer back that a further one will have to wait for."""
+        before = self._answers[-1] if self._answers else None
+        if isinstance(before, Pending) and before.on_next_request is not None:
+            before.on_next_request()
 
     def _take_answer(self, answer: Answer | Pending | None) -> None:
         """Behind those that are waited for, or straight to the output."""

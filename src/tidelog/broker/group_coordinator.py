@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.group_journal import PartitionJournal
 from tidelog.broker.group_topics import ImageTopics
+from tidelog.broker.held_heartbeats import HeldHeartbeats
 from tidelog.broker.pending import Pending
 from tidelog.broker.settings import group_settings
 from tidelog.controller.image import MetadataImage, TopicImage
+from tidelog.coordinator.group import refusals
 from tidelog.coordinator.group.placement import partition_of
 from tidelog.coordinator.group.record_serde import decode_record
 from tidelog.coordinator.group.refusals import Refuse
@@ -30,6 +32,7 @@ from tidelog.errors import RequestError
 from tidelog.internal_topics import CONSUMER_OFFSETS
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class GroupCoordinator:
             lambda waiter, response: waiter.deliver(response),
             on_lost=self._lost,
         )
+        self._held = HeldHeartbeats(self._loop)
         self._journals: dict[int, PartitionJournal] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -118,6 +122,46 @@ class GroupCoordinator:
         pending = context.defer(alone=alone)
         self._ask(Question(group_id, call, refuse), lambda response: context.answer(pending, response))
         return pending
+
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Pending:
+        """As a member's heartbeat, which may be answered later: when there is something to tell, or the next one is due."""
+        client, asked_at = client_of(context), self._now()
+        pending = context.defer()
+
+        def answer(response: HeartbeatResponse) -> None:
+            context.answer(pending, response)
+
+        def answer_or_hold(response: HeartbeatResponse) -> None:
+            seconds = self._hold_seconds(context, request) if response.error_code == ErrorCode.NONE else 0.0
+            if seconds > 0:
+                self._held.hold(
+                    request.group_id,
+                    request.member_id,
+                    pending,
+                    seconds,
+                    partial(answer, response),
+                    partial(self._ask, question, answer),
+                )
+            else:
+                answer(response)
+
+        # Asked again, it is still the sign of life that it was when it came.
+        question = Question(
+            request.group_id,
+            lambda shard, waiter, _now: shard.heartbeat(request, client, waiter, asked_at),
+            refusals.heartbeat,
+        )
+        self._ask(question, answer_or_hold)
+        return pending
+
+    def _hold_seconds(self, context: RequestContext, request: HeartbeatRequest) -> float:
+        held_ms_max = self._broker.config.int("group.heartbeat.max.held.ms")
+        if held_ms_max == 0 or not self._held.may_wait(context.connection.client_software, request.member_id):
+            return 0.0
+        shard = self._runtime.shard(self.partition_of(request.group_id))
+        if shard is None:
+            return 0.0
+        return min(held_ms_max, shard.heartbeat_patience_ms(request)) / 1000
 
     def answer_all(
         self,
@@ -207,6 +251,7 @@ class GroupCoordinator:
             if led.get(index) is not self._journals[index].partition:
                 del self._journals[index]
                 self._runtime.resign(index)
+                self._held.disturb_all()  # also those of other shards: they are told that all is well
         for index, partition in led.items():
             if partition is not None:
                 journal = self._journals.get(index)
@@ -226,9 +271,12 @@ class GroupCoordinator:
         return partition if topic.partitions[index].leader == self._broker.node_id else None
 
     def _new_shard(self, partition: int) -> GroupShard:
-        return GroupShard(group_settings(self._broker.config), self._broker.rng, self._topics)
+        shard = GroupShard(group_settings(self._broker.config), self._broker.rng, self._topics)
+        shard.classic.when_disturbed(self._held.disturbed)
+        return shard
 
     def _lost(self, partition: int, reason: str) -> None:
+        self._held.disturb_all()
         journal = self._journals.get(partition)
         if journal is not None and journal.partition.stopped_with is not None:
             # Its directory is offline: it will not be loaded again, and who asks is to look elsewhere.
@@ -308,3 +356,4 @@ class GroupCoordinator:
         for index in list(self._journals):
             self._runtime.resign(index)
         self._journals.clear()
+        self._held.disturb_all()

@@ -22,7 +22,7 @@ class Pending:
     parked fetches and one admin request, whatever it pipelines, and what it asks for after CreateTopics sees the topic.
     """
 
-    __slots__ = ("alone", "connection", "done", "on_cancel", "parts", "weight")
+    __slots__ = ("alone", "connection", "done", "on_cancel", "on_next_request", "parts", "weight")
 
     def __init__(self, connection: Connection, *, alone: bool = False, weight: int = 0) -> None:
         self.connection = connection
@@ -32,6 +32,8 @@ class Pending:
         self.parts: Answer = ()
         self.on_cancel: Callable[[], None] | None = None
         """Called when the connection goes away first: whoever works on the answer may stop."""
+        self.on_next_request: Callable[[], None] | None = None
+        """Called before the client's next request is handled, whose answer has to wait for this one."""
 
     def complete(self, parts: Answer, *, at_once: bool = False) -> None:
         """Deliver the answer (no parts: this request gets none). The files of an answer nobody waits for are released.

@@ -1,6 +1,8 @@
 """Heartbeat (12), versions 0-4: a member of a classic group is alive, and hears of a rebalance.
 
 3  static members (KIP-345)       4  flexible
+
+Answered at once, or as soon as there is something to tell (`held_heartbeats.py`).
 """
 
 from __future__ import annotations
@@ -8,9 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
-from tidelog.broker.group_coordinator import client_of
 from tidelog.broker.pending import Pending
-from tidelog.coordinator.group import refusals
 from tidelog.wire.messages.heartbeat import HeartbeatRequest
 
 if TYPE_CHECKING:
@@ -18,10 +18,4 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Pending:
-    client = client_of(context)
-    return broker.groups.answer(
-        context,
-        request.group_id,
-        lambda shard, waiter, now: shard.heartbeat(request, client, waiter, now),
-        refusals.heartbeat,
-    )
+    return broker.groups.heartbeat(context, request)

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.coordinator.group import records as types
 from tidelog.coordinator.group.classic.describe import described_as_missing
 from tidelog.coordinator.group.classic.groups import ClassicGroups
+from tidelog.coordinator.group.classic.state import State
 from tidelog.coordinator.group.consumer.groups import ConsumerGroups
 from tidelog.coordinator.group.history import Entry, GroupHistory
 from tidelog.coordinator.group.migration.migration import Migration
@@ -151,6 +152,20 @@ class GroupShard:
 
     def heartbeat(self, request: HeartbeatRequest, client: Client, waiter: Waiter, now: Now) -> Outcome:
         return self._serving(request.group_id).heartbeat(request, client, waiter, now)
+
+    def heartbeat_patience_ms(self, request: HeartbeatRequest) -> int:
+        """For how long "all is well" may be kept from this member, by who heeds `classic.when_disturbed`. 0: it is not so any more, or nobody
+        would be told when it ends. A third of the session timeout is how often a member should send heartbeats.
+        """
+        group = self.classic.get(request.group_id)
+        if (
+            group is None
+            or group.state is State.PREPARING_REBALANCE
+            or group.generation != request.generation_id
+        ):
+            return 0
+        member = group.members.get(request.member_id)
+        return 0 if member is None else member.session_timeout_ms // 3
 
     def leave_group(self, request: LeaveGroupRequest, client: Client, waiter: Waiter, now: Now) -> Outcome:
         return self._serving(request.group_id).leave(request, client, waiter, now)

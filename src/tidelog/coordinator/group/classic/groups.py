@@ -10,7 +10,7 @@ Refusals are `RequestError`s, except where an answer says more than an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from tidelog.coordinator.group.classic import describe, responses
@@ -72,6 +72,10 @@ class ClassicGroups:
         self._joins = Joins(settings, rng, self._sessions, self._rebalances, history)
         self._syncs = Syncs(self._sessions, self._rebalances, history)
         self._liveness = Liveness(self._sessions, self._rebalances, history)
+
+    def when_disturbed(self, tell: Callable[[str], None]) -> None:
+        """Call `tell` with a group's id, in the middle of things, when a heartbeat of its members may have another answer than a moment ago."""
+        self._rebalances.on_disturbed = tell
 
     def __iter__(self) -> Iterator[ClassicGroup]:
         return iter(self._groups.values())

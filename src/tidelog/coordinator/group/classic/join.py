@@ -214,6 +214,7 @@ class Joins:
 
     def _swap(self, group: ClassicGroup, gone: ClassicMember, here: ClassicMember, now: Now) -> None:
         group.replace(gone, here)
+        self._rebalances.on_disturbed(group.group_id)
         self._sessions.end(group, gone.member_id)
         self._sessions.renew(group, here, now)
 

@@ -8,6 +8,7 @@ Functions take the outcome that they add to. Only a group that becomes Empty is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from tidelog.coordinator.group.classic import responses
@@ -24,7 +25,7 @@ from tidelog.wire.error_codes import ErrorCode
 
 
 class Rebalances:
-    __slots__ = ("_history", "_sessions", "_settings", "_timers")
+    __slots__ = ("_history", "_sessions", "_settings", "_timers", "on_disturbed")
 
     def __init__(
         self, settings: GroupSettings, timers: Timers, sessions: Sessions, history: GroupHistory
@@ -33,6 +34,7 @@ class Rebalances:
         self._timers = timers
         self._sessions = sessions
         self._history = history
+        self.on_disturbed: Callable[[str], None] = lambda group_id: None
 
     def begin_or_go_on(self, group: ClassicGroup, reason: str, now: Now, out: Outcome) -> None:
         """A change that needs a new generation: the rebalance that goes on takes it in, or one begins."""
@@ -48,6 +50,7 @@ class Rebalances:
         group.waits_for_first_members = group.state is State.EMPTY
         group.joined_in_delay = False
         group.enter(State.PREPARING_REBALANCE, now.wall_ms)
+        self.on_disturbed(group.group_id)
         self._history.note(
             now, group.group_id, Event.REBALANCE_BEGAN, generation=group.generation, detail=reason
         )
@@ -78,6 +81,7 @@ class Rebalances:
             member.sync_waiter = None
         self._sessions.end(group, member.member_id)
         group.remove(member)
+        self.on_disturbed(group.group_id)
 
     def member_synced(self, group: ClassicGroup, member: ClassicMember) -> None:
         group.pending_syncs.discard(member.member_id)
@@ -89,6 +93,7 @@ class Rebalances:
         self._timers.cancel(_joining(group))
         self._end_sync_time(group)
         self._sessions.end_all(group)
+        self.on_disturbed(group.group_id)
 
     # ---- waiting for joins
 

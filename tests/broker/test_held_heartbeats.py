@@ -1,0 +1,249 @@
+"""Heartbeats that are answered when there is something to tell: what ends the wait, who is made to wait, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.broker.conftest import OwnBroker, Topic, Wire, code
+from tests.broker.group_wire import (
+    Consumer,
+    Member,
+    assignment,
+    await_coordinators,
+    commit_request,
+    eventually,
+    left,
+    new_id,
+    stable,
+)
+from tidelog.wire.messages.api_versions import ApiVersionsRequest
+from tidelog.wire.messages.heartbeat import HeartbeatRequest
+from tidelog.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+
+LONG_MS = 15_000
+"""Longer than any of these tests waits for an answer."""
+AT_ONCE_SECONDS = 3.0
+JAVA = ("apache-kafka-java", "4.3.1")
+PYTHON = ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")
+
+ConnectAs = Callable[..., Wire]
+
+
+@pytest.fixture
+def broker(launch: Any) -> OwnBroker:
+    broker: OwnBroker = launch(
+        group_heartbeat_max_held_ms=LONG_MS,
+        group_initial_rebalance_delay_ms=0,
+        offsets_topic_num_partitions=3,
+    )
+    await_coordinators(broker.port)
+    return broker
+
+
+@pytest.fixture
+def topic(broker: OwnBroker, name: str) -> Topic:
+    with Wire(broker.port) as wire:
+        return wire.create(name)
+
+
+@pytest.fixture
+def connect_as(broker: OwnBroker) -> Iterator[ConnectAs]:
+    """A connection of a client that says what software it is."""
+    wires: list[Wire] = []
+
+    def connect(software: tuple[str, str] = JAVA) -> Wire:
+        wires.append(Wire(broker.port))
+        wires[-1].ask(
+            ApiVersionsRequest(client_software_name=software[0], client_software_version=software[1])
+        )
+        return wires[-1]
+
+    yield connect
+    for wire in wires:
+        wire.close()
+
+
+def send_heartbeat(member: Member) -> None:
+    member.wire.send(
+        HeartbeatRequest(
+            group_id=member.group_id,
+            generation_id=member.generation,
+            member_id=member.id,
+            group_instance_id=member.instance_id,
+        )
+    )
+
+
+def send_leave(member: Member) -> None:
+    member.wire.send(
+        LeaveGroupRequest(group_id=member.group_id, members=[MemberIdentity(member_id=member.id)])
+    )
+
+
+def waiting(connect: ConnectAs, **settings: Any) -> Member:
+    """The only member of a group, with a heartbeat that is held back."""
+    (member,) = stable(connect, new_id(), session_timeout_ms=60_000, **settings)
+    send_heartbeat(member)
+    assert member.wire.is_silent(), "it was not held back"
+    return member
+
+
+def answer(member: Member) -> str:
+    return code(member.wire.receive(AT_ONCE_SECONDS))
+
+
+# ---- what ends it
+
+
+def test_a_rebalance_is_told_the_moment_it_begins(connect_as: ConnectAs) -> None:
+    member = waiting(connect_as)
+    other = Member(connect_as(), member.group_id)
+    other.get_id()
+    assert member.wire.is_silent(), "nothing has changed yet"
+    other.send_join()
+    assert answer(member) == "REBALANCE_IN_PROGRESS"
+    member.send_join()
+    assert [member.joined().generation_id, other.joined().generation_id] == [2, 2]
+
+
+def test_every_member_is_told(connect_as: ConnectAs) -> None:
+    members = stable(connect_as, new_id(), 5, session_timeout_ms=60_000)
+    for member in members:
+        send_heartbeat(member)
+    assert all(member.wire.is_silent(0.05) for member in members)
+    send_leave(members[4])
+    assert [answer(members[4]), answer(members[4])] == ["NONE", "NONE"], "it was alive, and then it left"
+    assert [answer(member) for member in members[:4]] == ["REBALANCE_IN_PROGRESS"] * 4
+
+
+def test_time(launch: Any) -> None:
+    broker: OwnBroker = launch(
+        group_heartbeat_max_held_ms=400,
+        group_initial_rebalance_delay_ms=0,
+        offsets_topic_num_partitions=3,
+    )
+    await_coordinators(broker.port)
+    with Wire(broker.port) as wire:
+        wire.ask(ApiVersionsRequest(client_software_name=JAVA[0], client_software_version=JAVA[1]))
+        (member,) = stable(lambda: wire, new_id())
+        for _ in range(3):
+            began = time.monotonic()
+            assert member.heartbeat() == "NONE"
+            assert 0.35 < time.monotonic() - began < AT_ONCE_SECONDS
+
+
+def test_a_third_of_the_session(connect_as: ConnectAs) -> None:
+    (member,) = stable(connect_as, new_id(), session_timeout_ms=6000)
+    began = time.monotonic()
+    assert member.heartbeat() == "NONE"
+    assert 1.9 < time.monotonic() - began < 2 + AT_ONCE_SECONDS
+
+
+def test_the_clients_next_request(connect_as: ConnectAs, topic: Topic) -> None:
+    """Answers keep their order, so that a commit would wait for the heartbeat before it."""
+    member = waiting(connect_as)
+    member.wire.send(
+        commit_request(member.group_id, (topic, 0, 7), member_id=member.id, epoch=member.generation)
+    )
+    assert answer(member) == "NONE"
+    assert member.wire.receive(AT_ONCE_SECONDS).topics[0].partitions[0].error_code == 0
+
+
+def test_the_clients_next_heartbeat_waits_instead(connect_as: ConnectAs) -> None:
+    member = waiting(connect_as)
+    send_heartbeat(member)
+    assert answer(member) == "NONE"
+    assert member.wire.is_silent()
+    assert left(connect_as(), member.group_id, (member.id, None)) == ("NONE",)
+    assert answer(member) == "UNKNOWN_MEMBER_ID"
+
+
+def test_another_process_with_its_instance_id(connect_as: ConnectAs) -> None:
+    member = waiting(connect_as, instance_id="till-1")
+    other = Member(connect_as(), member.group_id, instance_id="till-1")
+    assert other.join().generation_id == member.generation, "nothing changes for anybody else"
+    assert answer(member) == "FENCED_INSTANCE_ID"
+
+
+def test_a_group_that_moves_to_the_consumer_protocol(connect_as: ConnectAs, topic: Topic) -> None:
+    member = Member(connect_as(), new_id(), topics=(topic.name,), session_timeout_ms=60_000)
+    member.join()
+    member.sync({member.id: assignment(topic.name, 0)})
+    send_heartbeat(member)
+    assert member.wire.is_silent()
+    newcomer = Consumer(connect_as(), member.group_id, topic.name)
+    newcomer.beat()
+    assert answer(member) in ("NONE", "REBALANCE_IN_PROGRESS")
+    eventually(lambda: member.heartbeat() == "REBALANCE_IN_PROGRESS", AT_ONCE_SECONDS)
+
+
+def test_the_end_of_the_broker(connect_as: ConnectAs, broker: OwnBroker) -> None:
+    member = waiting(connect_as)
+    began = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - began < LONG_MS / 1000 / 2
+    with contextlib.suppress(EOFError, ConnectionError):  # or the connection went first
+        assert answer(member) == "NOT_COORDINATOR"
+
+
+# ---- who is made to wait
+
+
+@pytest.mark.parametrize("software", [JAVA, PYTHON, ("librdkafka", "2.8.0")])
+def test_clients_that_go_on_meanwhile(connect_as: ConnectAs, software: tuple[str, str]) -> None:
+    (member,) = stable(lambda: connect_as(software), new_id(), session_timeout_ms=60_000)
+    send_heartbeat(member)
+    assert member.wire.is_silent()
+
+
+@pytest.mark.parametrize("software", [("kafkajs", "2.2.4"), ("sarama", "1.43"), ("unknown", "1")])
+def test_others_are_answered_at_once(connect_as: ConnectAs, software: tuple[str, str]) -> None:
+    (member,) = stable(lambda: connect_as(software), new_id(), session_timeout_ms=60_000)
+    send_heartbeat(member)
+    assert answer(member) == "NONE"
+
+
+def test_who_says_nothing_about_itself_is_answered_at_once(broker: OwnBroker) -> None:
+    with Wire(broker.port) as wire:
+        (member,) = stable(lambda: wire, new_id(), session_timeout_ms=60_000)
+        send_heartbeat(member)
+        assert answer(member) == "NONE"
+
+
+def test_who_gave_up_once_is_answered_at_once(connect_as: ConnectAs) -> None:
+    """A client with a request timeout of two seconds would otherwise lose its connection with every heartbeat."""
+    member = waiting(connect_as)
+    member.wire.close()
+    member.wire = connect_as()
+
+    def answered() -> bool:
+        send_heartbeat(member)
+        return not member.wire.is_silent()
+
+    eventually(answered, AT_ONCE_SECONDS)
+
+
+def test_errors_are_told_at_once(connect_as: ConnectAs) -> None:
+    member = waiting(connect_as)
+    member.generation += 1
+    send_heartbeat(member)
+    assert [answer(member), answer(member)] == ["NONE", "ILLEGAL_GENERATION"]
+
+
+def test_it_is_a_sign_of_life_of_when_it_came(connect_as: ConnectAs, broker: OwnBroker) -> None:
+    member = waiting(connect_as)
+    groups = broker.broker.groups
+    shard = groups._runtime.shard(groups.partition_of(member.group_id))
+    (name,) = (name for name in shard.timers._deadlines if member.id in name)
+    deadline = shard.timers.deadline_ms(name)
+    time.sleep(0.3)
+    other = Member(connect_as(), member.group_id)
+    other.get_id()
+    other.send_join()
+    assert answer(member) == "REBALANCE_IN_PROGRESS"
+    assert shard.timers.deadline_ms(name) == deadline
