@@ -308,7 +308,7 @@ class Cleaner:
             except WorkerDied:
                 raise
             except Exception:
-                await worker.cancel()
+                await worker.cancel(HANG_SECONDS)
                 raise
 
     async def _swap(self, key: TopicPartition, cleaning: Cleaning, group: CleanedGroup) -> None:

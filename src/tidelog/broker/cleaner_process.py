@@ -81,17 +81,20 @@ class CleanerProcess:
         except (ConnectionError, RuntimeError) as error:
             raise WorkerDied(f"the cleaner's process {self.pid} does not listen any more") from error
 
-    async def receive(self, seconds: float | None = None) -> Any:
+    async def receive(self, seconds: float) -> Any:
         """Its next message. What it has failed with is raised here as if it had happened here. One that says nothing for `seconds` hangs."""
+        message = await self._receive_within(seconds)
+        if isinstance(message, Failure):
+            raise _exception(message)
+        return message
+
+    async def _receive_within(self, seconds: float) -> Any:
         try:
-            message = await asyncio.wait_for(self._receive(), seconds)
+            return await asyncio.wait_for(self._receive(), seconds)
         except TimeoutError:
             raise WorkerDied(
                 f"the cleaner's process {self.pid} has said nothing for {seconds:.0f} s"
             ) from None
-        if isinstance(message, Failure):
-            raise _exception(message)
-        return message
 
     async def _receive(self) -> Any:
         try:
@@ -100,10 +103,10 @@ class CleanerProcess:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise WorkerDied(f"the cleaner's process {self.pid} has died") from error
 
-    async def cancel(self) -> None:
-        """Let it give up the job at hand; it takes the next one then."""
+    async def cancel(self, seconds: float) -> None:
+        """Let it give up the job at hand; it takes the next one then. One that says nothing for `seconds` hangs."""
         await self.send(CANCEL)
-        while not isinstance(await self._receive(), Cleaned | Failure):
+        while not isinstance(await self._receive_within(seconds), Cleaned | Failure):
             pass  # it had gone on before it heard
 
     def kill(self) -> None:
