@@ -69,9 +69,9 @@ class ClassicGroups:
         self._groups: dict[str, ClassicGroup] = {}
         self._sessions = Sessions(timers)
         self._rebalances = Rebalances(settings, timers, self._sessions, history)
-        self._joins = Joins(settings, rng, self._sessions, self._rebalances, history)
+        self._joins = Joins(settings, rng, self._sessions, self._rebalances)
         self._syncs = Syncs(self._sessions, self._rebalances, history)
-        self._liveness = Liveness(self._sessions, self._rebalances, history)
+        self._liveness = Liveness(self._sessions, self._rebalances)
 
     def when_disturbed(self, tell: Callable[[str], None]) -> None:
         """Call `tell` with a group's id, in the middle of things, when a heartbeat of its members may have another answer than a moment ago."""

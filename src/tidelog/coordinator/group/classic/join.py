@@ -20,7 +20,7 @@ from tidelog.coordinator.group.classic.rebalance import Rebalances
 from tidelog.coordinator.group.classic.sessions import Sessions
 from tidelog.coordinator.group.classic.state import State
 from tidelog.coordinator.group.classic.stored import nothing_else, record_of, value_as_it_is
-from tidelog.coordinator.group.history import Event, GroupHistory
+from tidelog.coordinator.group.history import Event
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.world import Client
 from tidelog.coordinator.outcome import Now, Outcome, Waiter, answered
@@ -70,7 +70,7 @@ def new_member_id(rng: Rng, prefix: str) -> str:
 
 
 class Joins:
-    __slots__ = ("_history", "_rebalances", "_rng", "_sessions", "_settings")
+    __slots__ = ("_rebalances", "_rng", "_sessions", "_settings")
 
     def __init__(
         self,
@@ -78,13 +78,11 @@ class Joins:
         rng: Rng,
         sessions: Sessions,
         rebalances: Rebalances,
-        history: GroupHistory,
     ) -> None:
         self._settings = settings
         self._rng = rng
         self._sessions = sessions
         self._rebalances = rebalances
-        self._history = history
 
     def join(self, group: ClassicGroup, who: Joining, now: Now, out: Outcome) -> None:
         if not self._has_room(group, who.member_id):
@@ -121,7 +119,7 @@ class Joins:
         )
         member = group.members.get(who.member_id)
         if member is not None:
-            self._note(group, Event.LEFT, member, "the group is full (group.max.size)", now)
+            self._rebalances.note(group, Event.LEFT, member, "the group is full (group.max.size)", now)
             self._rebalances.dismiss(group, member, out)
         elif who.member_id in group.pending_joins:
             group.pending_joins.remove(who.member_id)
@@ -147,7 +145,7 @@ class Joins:
         group.joined_in_delay = group.waits_for_first_members
         group.add(member, who.waiter)
         self._sessions.expect_first_generation(group, member, now)
-        self._note(group, Event.JOINED, member, who.reason, now)
+        self._rebalances.note(group, Event.JOINED, member, who.reason, now)
         self._rebalances.begin_or_go_on(group, _because(f"member {member_id} joined", who), now, out)
 
     # ---- members that join again
@@ -172,7 +170,7 @@ class Joins:
         self, group: ClassicGroup, member: ClassicMember, who: Joining, now: Now, out: Outcome
     ) -> None:
         if member.protocols != who.protocols:
-            self._note(group, Event.CHANGED_SUBSCRIPTION, member, who.reason, now)
+            self._rebalances.note(group, Event.CHANGED_SUBSCRIPTION, member, who.reason, now)
         group.update(
             member,
             who.protocols,
@@ -193,7 +191,9 @@ class Joins:
         new = _member(who, self._new_id(who))
         new.assignment = old.assignment
         leader_before = group.leader
-        self._note(group, Event.FENCED, old, f"{new.client} took its instance id {who.instance_id}", now)
+        self._rebalances.note(
+            group, Event.FENCED, old, f"{new.client} took its instance id {who.instance_id}", now
+        )
         self._fence(group, old, out)
         self._swap(group, old, new, now)
         if group.state is State.STABLE and group.vote() == group.protocol:
@@ -245,17 +245,6 @@ class Joins:
             # The former leader's id: a member that does not think it leads will not send an assignment of its own.
             answer = responses.joined(group, new, leader=leader_before, with_members=False)
         out.answer(who.waiter, answer)
-
-    def _note(self, group: ClassicGroup, event: Event, member: ClassicMember, detail: str, now: Now) -> None:
-        self._history.note(
-            now,
-            group.group_id,
-            event,
-            generation=group.generation,
-            member_id=member.member_id,
-            client=member.client,
-            detail=detail,
-        )
 
 
 def _member(who: Joining, member_id: str) -> ClassicMember:

@@ -12,7 +12,7 @@ from tidelog.coordinator.group.classic.group import ClassicGroup, ClassicMember
 from tidelog.coordinator.group.classic.rebalance import Rebalances
 from tidelog.coordinator.group.classic.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS, Sessions
 from tidelog.coordinator.group.classic.state import State
-from tidelog.coordinator.group.history import Event, GroupHistory
+from tidelog.coordinator.group.history import Event
 from tidelog.coordinator.outcome import Now, Outcome, Waiter
 from tidelog.errors import RequestError
 from tidelog.wire.error_codes import ErrorCode
@@ -21,12 +21,11 @@ from tidelog.wire.messages.leave_group import MemberIdentity, MemberResponse
 
 
 class Liveness:
-    __slots__ = ("_history", "_rebalances", "_sessions")
+    __slots__ = ("_rebalances", "_sessions")
 
-    def __init__(self, sessions: Sessions, rebalances: Rebalances, history: GroupHistory) -> None:
+    def __init__(self, sessions: Sessions, rebalances: Rebalances) -> None:
         self._sessions = sessions
         self._rebalances = rebalances
-        self._history = history
         sessions.on_expired = self._expired
 
     # ---- signs of life
@@ -114,7 +113,7 @@ class Liveness:
             # An administrator removes a static member without knowing its member id.
             member_id = group.instances.get(identity.group_instance_id, "")
         member = group.check_member(member_id, identity.group_instance_id)
-        self._note(group, Event.LEFT, member, identity.reason or "", now)
+        self._rebalances.note(group, Event.LEFT, member, identity.reason or "", now)
         self._rebalances.dismiss(group, member, out)
         return member
 
@@ -130,21 +129,10 @@ class Liveness:
         if member.waits and not member.is_new:
             return out  # it waits for us, not we for it: its session begins anew with the answer
         how_long_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        self._note(group, Event.TIMED_OUT, member, f"silent for {how_long_ms} ms", now)
+        self._rebalances.note(group, Event.TIMED_OUT, member, f"silent for {how_long_ms} ms", now)
         self._rebalances.dismiss(group, member, out)
         self._rebalances.begin_or_go_on(group, f"member {member_id} timed out", now, out)
         return out
-
-    def _note(self, group: ClassicGroup, event: Event, member: ClassicMember, detail: str, now: Now) -> None:
-        self._history.note(
-            now,
-            group.group_id,
-            event,
-            generation=group.generation,
-            member_id=member.member_id,
-            client=member.client,
-            detail=detail,
-        )
 
 
 def _check_generation(group: ClassicGroup, generation: int) -> None:

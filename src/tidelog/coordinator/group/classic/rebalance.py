@@ -209,18 +209,25 @@ class Rebalances:
         group.on_written = emptied
         out.on_failed = failed
 
-    def _missed(
-        self, group: ClassicGroup, member: ClassicMember, how: str, timeout_ms: int, now: Now
-    ) -> None:
+    # ---- the history
+
+    def note(self, group: ClassicGroup, event: Event, member: ClassicMember, detail: str, now: Now) -> None:
+        """What happened to a member, for `tidelog explain group`."""
         self._history.note(
             now,
             group.group_id,
-            Event.MISSED_REBALANCE,
+            event,
             generation=group.generation,
             member_id=member.member_id,
             client=member.client,
-            detail=f"{how} within the rebalance timeout of {timeout_ms} ms",
+            detail=detail,
         )
+
+    def _missed(
+        self, group: ClassicGroup, member: ClassicMember, how: str, timeout_ms: int, now: Now
+    ) -> None:
+        detail = f"{how} within the rebalance timeout of {timeout_ms} ms"
+        self.note(group, Event.MISSED_REBALANCE, member, detail, now)
 
 
 def _names(members: list[ClassicMember]) -> str:
