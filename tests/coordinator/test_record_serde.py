@@ -143,6 +143,23 @@ def test_bytes_as_kafka_writes_them() -> None:
     assert decode_record(key_bytes, flexible_bytes) == CoordinatorRecord(key, with_topic_id)
 
 
+def test_a_member_that_is_no_classic_one_says_so() -> None:
+    """Left out, Kafka 4.3 takes the field for an empty one. And where a struct has a tag, its null is no negative byte."""
+    from_kafka = (
+        bytes.fromhex("00000000") + b"\x05wire\x0b/127.0.0.1\x02\x05read\x01\x00\x00u0\x00\x01\x00\x01\x00"
+    )
+    key = records.ConsumerGroupMemberMetadataKey("consumers", "df4646c5")
+    found = decode_record(encode_key(key), from_kafka)
+    assert found is not None
+    assert found.value.classic_member_metadata is None
+    assert encode_value(found.value) == from_kafka
+    found.value.classic_member_metadata = records.ClassicMemberMetadata(session_timeout_ms=9000)
+    with_one = encode_value(found.value)
+    assert with_one == from_kafka[:-3] + b"\x00\x07\x01\x00\x00\x23\x28\x01\x00"
+    again = decode_record(encode_key(key), with_one)
+    assert again == found
+
+
 def test_the_first_type_of_key_is_that_of_old_releases() -> None:
     key = records.OffsetCommitKey("g", "t", 1)
     legacy = b"\x00\x00" + encode_key(key)[2:]

@@ -156,10 +156,10 @@ class _DecoderCompiler:
         if not field.nullable:
             source.line(f"{target} = {self._struct(field.struct)}")
             return
-        # KIP-893: a nullable struct begins with a byte, negative for null.
+        # KIP-893: a nullable struct begins with a byte, negative for null. One with a tag begins with a varint, which is 0 for null.
         self._run.append(("b", "n"))
         self._flush()
-        with source.block("if n < 0:"):
+        with source.block("if n == 0:" if field.is_tagged else "if n < 0:"):
             source.line(f"{target} = None")
         with source.block("else:"):
             source.line(f"{target} = {self._struct(field.struct)}")

@@ -128,10 +128,10 @@ class _EncoderCompiler:
         if not field.nullable:
             self._struct(field.struct, local)
             return
-        # KIP-893: a nullable struct begins with a byte, negative for null.
+        # KIP-893: a nullable struct begins with a byte, negative for null. One with a tag begins with a varint, which is 0 for null.
         layout, values = self._layout, self._values
         with source.block(f"if {local} is None:"):
-            self._fixed("b", "-1")
+            self._fixed("b", "0" if field.is_tagged else "-1")
             self._flush()
         with source.block("else:"):
             self._layout, self._values = layout, values
@@ -241,6 +241,7 @@ class _EncoderCompiler:
         with source.block(f"def {name}(message):"):
             source.line("fields = []")
             for field in plan.tagged:
+                assert field.tag is not None
                 value = f"message.{field.name}"
                 with source.block(
                     f"if not ({_is_default(field, value, source)} or {value} == {self._default(field)}):"

@@ -44,8 +44,13 @@ class FieldPlan(NamedTuple):
     array: bool
     nullable: bool
     struct: StructPlan | None
-    tag: int
+    tag: int | None
+    """None where this version has the field without a tag."""
     default: Any
+
+    @property
+    def is_tagged(self) -> bool:
+        return self.tag is not None
 
     @property
     def label(self) -> str:
@@ -99,9 +104,9 @@ def _plan_struct(cls: type[Any], version: int, flexible: bool) -> StructPlan:
         if not _within(field.versions, version):
             absent.append((field.name, default))
             continue
-        is_tagged = field.tag is not None and flexible and _within(field.tagged or field.versions, version)
-        (tagged if is_tagged else fields).append(_plan_field(cls, field, version, flexible, default))
-    tagged.sort(key=lambda plan: plan.tag)
+        planned = _plan_field(cls, field, version, flexible, default)
+        (tagged if planned.is_tagged else fields).append(planned)
+    tagged.sort(key=lambda plan: plan.tag or 0)
     return StructPlan(cls, flexible, tuple(fields), tuple(tagged), tuple(absent))
 
 
@@ -119,7 +124,8 @@ def _plan_field(cls: type[Any], field: Field, version: int, flexible: bool, defa
         kind = "struct"
         struct = _plan_struct(element, version, flexible)
     nullable = field.nullable is not None and _within(field.nullable, version)
-    tag = -1 if field.tag is None else field.tag
+    has_tag = field.tag is not None and flexible and _within(field.tagged or field.versions, version)
+    tag = field.tag if has_tag else None
     return FieldPlan(cls.__name__, field.name, kind, array, nullable, struct, tag, default)
 
 

@@ -336,7 +336,7 @@ def _expect_caught() -> None:
         run_state_machine_as_test(
             MigrationModel,
             settings=settings(
-                max_examples=400,
+                max_examples=5000,
                 stateful_step_count=40,
                 deadline=None,
                 derandomize=True,

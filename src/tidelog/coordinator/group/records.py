@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidelog.wire.schema import Field, Schema, fresh, message
+from tidelog.wire.schema import Field, Schema, fresh, message, shared
 from tidelog.wire.types import ZERO_UUID
 
 # ---- offsets
@@ -204,7 +204,8 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    classic_member_metadata: ClassicMemberMetadata | None = None
+    classic_member_metadata: ClassicMemberMetadata | None = shared(ClassicMemberMetadata)
+    """None has to be written: left out, it stands for an empty one, and Kafka takes its member for a classic one."""
 
     SCHEMA: ClassVar[Schema] = Schema(
         Field("instance_id", "string", nullable=(0, None)),

@@ -93,6 +93,9 @@ class Member:
         return None
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> Member:
+        classic = value.classic_member_metadata
+        if classic is not None and not classic.session_timeout_ms:
+            classic = None  # a record of an early release, that does not say
         return replace(
             self,
             instance_id=value.instance_id,
@@ -103,7 +106,7 @@ class Member:
             topic_names=frozenset(value.subscribed_topic_names),
             pattern=value.subscribed_topic_regex or "",
             assignor=value.server_assignor,
-            classic=value.classic_member_metadata,
+            classic=classic,
         )
 
     def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
