@@ -13,19 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.coordinator.consumer.clients import Consumer, Library, Network
 from tests.coordinator.consumer.engine import use_engine
 from tests.coordinator.consumer.world import GROUP, World
+from tests.coordinator.mutants import VIOLATION, expect_caught
 from tidelog.coordinator.group.consumer import heartbeat, reconciliation
 from tidelog.coordinator.group.consumer.group import ConsumerGroup
 from tidelog.coordinator.group.consumer.member import Member
@@ -298,27 +298,6 @@ TestGroupModel.settings = settings(
 # ---- mutants: the model must notice
 
 
-VIOLATION = r"\(I34\)|\(I38\)|at the coordinator|is read by|meant for it"
-"""What the coordinator itself, or the model, says when something is wrong."""
-
-
-def _expect_caught() -> None:
-    with pytest.raises(AssertionError, match=VIOLATION):
-        run_state_machine_as_test(
-            GroupModel,
-            settings=settings(
-                max_examples=400,
-                stateful_step_count=40,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                report_multiple_bugs=False,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-
-
 def _hand_out_early(member: Member, goal: Goal, *, subscription_changed: bool) -> Member:
     """M31: whatever the target says is taken, whoever has it."""
     return reconciliation.reconcile(
@@ -332,7 +311,7 @@ def test_a_coordinator_that_hands_out_what_another_member_has_stops_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeat, "reconcile", _hand_out_early)
-    _expect_caught()
+    expect_caught(GroupModel)
 
 
 def test_a_coordinator_that_hands_out_what_another_member_has_is_caught(
@@ -345,7 +324,7 @@ def test_a_coordinator_that_hands_out_what_another_member_has_is_caught(
 
     monkeypatch.setattr(heartbeat, "reconcile", _hand_out_early)
     monkeypatch.setattr(ConsumerGroup, "put_member", put_blindly)
-    _expect_caught()
+    expect_caught(GroupModel)
 
 
 def _play_a_slow_member() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.coordinator.consumer.clients import Consumer, Library, Network
@@ -34,6 +33,7 @@ from tests.coordinator.migration.clients import (
 )
 from tests.coordinator.migration.clients import Phase as Stage
 from tests.coordinator.migration.world import DELAY_MS, World
+from tests.coordinator.mutants import expect_caught
 from tidelog.coordinator.group.classic.group import ClassicGroup
 from tidelog.coordinator.group.consumer.member import Member as Stored
 from tidelog.coordinator.group.migration import conversion, embedded
@@ -328,26 +328,6 @@ TestMigrationModel.settings = SETTINGS
 # ---- mutants: the model must notice
 
 
-VIOLATION = r"\(I34\)|\(I38\)|at the coordinator|is read by"
-
-
-def _expect_caught() -> None:
-    with pytest.raises(AssertionError, match=VIOLATION):
-        run_state_machine_as_test(
-            MigrationModel,
-            settings=settings(
-                max_examples=5000,
-                stateful_step_count=40,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                report_multiple_bugs=False,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_conversion_that_believes_a_wiped_assignment_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +338,7 @@ def test_a_conversion_that_believes_a_wiped_assignment_is_caught(monkeypatch: py
 
     monkeypatch.setattr(conversion, "_last_assignment", live)
     monkeypatch.setattr(conversion, "_held", lambda _group, assigned, _claims, _topics: assigned)
-    _expect_caught()
+    expect_caught(MigrationModel)
 
 
 @pytest.mark.long
@@ -372,4 +352,4 @@ def test_a_join_that_takes_a_cooperative_member_for_an_eager_one_is_caught(
         return read(protocols)._replace(owned={})
 
     monkeypatch.setattr(embedded, "read_subscription", without_owned)
-    _expect_caught()
+    expect_caught(MigrationModel)
