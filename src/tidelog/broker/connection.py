@@ -168,6 +168,7 @@ class Connection:
         data = self._sock.recv(WAITING_BYTES_MAX)
         if data:
             self._leftover += data
+            self._announce_request()
             self._read_on()
         else:
             self.close()

@@ -11,16 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.group_journal import PartitionJournal
 from tidelog.broker.group_topics import ImageTopics
-from tidelog.broker.held_heartbeats import HeldHeartbeats
+from tidelog.broker.held_answers import HeldAnswers
 from tidelog.broker.pending import Pending
 from tidelog.broker.settings import group_settings
 from tidelog.controller.image import MetadataImage, TopicImage
-from tidelog.coordinator.group import refusals
 from tidelog.coordinator.group.placement import partition_of
 from tidelog.coordinator.group.record_serde import decode_record
 from tidelog.coordinator.group.refusals import Refuse
@@ -32,7 +31,6 @@ from tidelog.errors import RequestError
 from tidelog.internal_topics import CONSUMER_OFFSETS
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -49,6 +47,11 @@ class Question(NamedTuple):
     group_id: str
     call: Call
     refuse: Refuse
+
+
+class MemberRequest(Protocol):
+    group_id: str
+    member_id: str
 
 
 class _Ask:
@@ -75,7 +78,7 @@ class GroupCoordinator:
             lambda waiter, response: waiter.deliver(response),
             on_lost=self._lost,
         )
-        self._held = HeldHeartbeats(self._loop)
+        self._held = HeldAnswers(self._loop)
         self._journals: dict[int, PartitionJournal] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -123,45 +126,50 @@ class GroupCoordinator:
         self._ask(Question(group_id, call, refuse), lambda response: context.answer(pending, response))
         return pending
 
-    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Pending:
-        """As a member's heartbeat, which may be answered later: when there is something to tell, or the next one is due."""
-        client, asked_at = client_of(context), self._now()
-        pending = context.defer()
+    def answer_in_time(
+        self,
+        context: RequestContext,
+        member: MemberRequest,
+        call: Call,
+        refuse: Refuse,
+        patience_ms: Callable[[GroupShard], int],
+        *,
+        alone: bool = False,
+    ) -> Pending:
+        """As `answer`. A success may wait for something to tell (`held_answers.py`), for as long as the shard says then."""
+        pending = context.defer(alone=alone)
+        asked_at = self._now()
+        # Asked again, it is still the sign of life that it was when it came.
+        question = Question(
+            member.group_id, lambda shard, waiter, _now: call(shard, waiter, asked_at), refuse
+        )
 
-        def answer(response: HeartbeatResponse) -> None:
+        def answer(response: Any) -> None:
             context.answer(pending, response)
 
-        def answer_or_hold(response: HeartbeatResponse) -> None:
-            seconds = self._hold_seconds(context, request) if response.error_code == ErrorCode.NONE else 0.0
+        def answer_or_hold(response: Any) -> None:
+            seconds = 0.0
+            if response.error_code == ErrorCode.NONE:
+                seconds = self._hold_seconds(context, member, patience_ms)
             if seconds > 0:
+                ask_again = partial(self._ask, question, answer)
                 self._held.hold(
-                    request.group_id,
-                    request.member_id,
-                    pending,
-                    seconds,
-                    partial(answer, response),
-                    partial(self._ask, question, answer),
+                    member.group_id, member.member_id, pending, seconds, partial(answer, response), ask_again
                 )
             else:
                 answer(response)
 
-        # Asked again, it is still the sign of life that it was when it came.
-        question = Question(
-            request.group_id,
-            lambda shard, waiter, _now: shard.heartbeat(request, client, waiter, asked_at),
-            refusals.heartbeat,
-        )
         self._ask(question, answer_or_hold)
         return pending
 
-    def _hold_seconds(self, context: RequestContext, request: HeartbeatRequest) -> float:
+    def _hold_seconds(
+        self, context: RequestContext, member: MemberRequest, patience_ms: Callable[[GroupShard], int]
+    ) -> float:
         held_ms_max = self._broker.config.int("group.heartbeat.max.held.ms")
-        if held_ms_max == 0 or not self._held.may_wait(context.connection.client_software, request.member_id):
+        if held_ms_max == 0 or not self._held.may_wait(context.connection.client_software, member.member_id):
             return 0.0
-        shard = self._runtime.shard(self.partition_of(request.group_id))
-        if shard is None:
-            return 0.0
-        return min(held_ms_max, shard.heartbeat_patience_ms(request)) / 1000
+        shard = self._runtime.shard(self.partition_of(member.group_id))
+        return 0.0 if shard is None else min(held_ms_max, patience_ms(shard)) / 1000
 
     def answer_all(
         self,

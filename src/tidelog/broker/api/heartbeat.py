@@ -2,7 +2,7 @@
 
 3  static members (KIP-345)       4  flexible
 
-Answered at once, or as soon as there is something to tell (`held_heartbeats.py`).
+Answered at once, or as soon as there is something to tell (`held_answers.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.group_coordinator import client_of
 from tidelog.broker.pending import Pending
+from tidelog.coordinator.group import refusals
 from tidelog.wire.messages.heartbeat import HeartbeatRequest
 
 if TYPE_CHECKING:
@@ -18,4 +20,11 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Pending:
-    return broker.groups.heartbeat(context, request)
+    client = client_of(context)
+    return broker.groups.answer_in_time(
+        context,
+        request,
+        lambda shard, waiter, now: shard.heartbeat(request, client, waiter, now),
+        refusals.heartbeat,
+        lambda shard: shard.heartbeat_patience_ms(request),
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from tidelog.coordinator.group import follow_up
 from tidelog.coordinator.group import records as types
 from tidelog.coordinator.group.classic.describe import described_as_missing
 from tidelog.coordinator.group.classic.groups import ClassicGroups
@@ -52,6 +53,8 @@ at most, and a batch may have a million.
 """
 _KEY_OVERHEAD: Final = 32
 _AGAIN_MS: Final = 10_000
+_FOLLOW_UP_MS: Final = 1500
+"""Most who give up partitions do so at once, and librdkafka joins once a second at most. Who has to finish something first is not waited for."""
 _CHECKED_AT_ONCE: Final = 200
 """Groups that are looked at in one turn, if none of them has anything to lose."""
 
@@ -166,6 +169,19 @@ class GroupShard:
             return 0
         member = group.members.get(request.member_id)
         return 0 if member is None else member.session_timeout_ms // 3
+
+    def sync_patience_ms(self, request: SyncGroupRequest, *, newcomers_too: bool) -> int:
+        """For how long an assignment that changes nothing for this member may be kept from it: until those who have to give up partitions
+        have joined again. Then it hears of that instead, and joins as well. 0: it is to have its assignment now. A newcomer owns nothing yet
+        and gets nothing yet.
+        """
+        group = self.classic.get(request.group_id)
+        if group is None or group.generation != request.generation_id or not follow_up.is_expected(group):
+            return 0
+        member = group.members.get(request.member_id)
+        if member is None or not follow_up.changes_nothing_for(group, member, newcomers_too=newcomers_too):
+            return 0
+        return min(_FOLLOW_UP_MS, member.session_timeout_ms // 3)
 
     def leave_group(self, request: LeaveGroupRequest, client: Client, waiter: Waiter, now: Now) -> Outcome:
         return self._serving(request.group_id).leave(request, client, waiter, now)

@@ -72,6 +72,7 @@ class ClassicGroup:
         "generation",
         "group_id",
         "instances",
+        "is_followed_up",
         "joined_in_delay",
         "leader",
         "members",
@@ -117,6 +118,8 @@ class ClassicGroup:
         self.joined_in_delay = False
         self.subscribed_topics: frozenset[str] | None = None
         """As `describe.subscribed_topics` last found them in this generation."""
+        self.is_followed_up: bool | None = None
+        """As `follow_up.is_expected` found out in this generation."""
         self.written: GroupMetadataValue | None = None
         self.on_written: Callable[[GroupMetadataValue], None] | None = None
         """What the record that is being written means for the group, once it is replayed."""
@@ -286,6 +289,7 @@ class ClassicGroup:
         self.generation += 1
         self.protocol = self.vote()
         self.subscribed_topics = None
+        self.is_followed_up = None
         self.enter(State.COMPLETING_REBALANCE, wall_ms)
 
     def take_assignments(self, value: GroupMetadataValue) -> None:

@@ -1,8 +1,9 @@
-"""Heartbeats that are answered when there is something to tell: what ends the wait, who is made to wait, and for how long."""
+"""Answers that wait for something to tell: what ends the wait, who is made to wait, and for how long."""
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tests.broker.group_wire import (
     new_id,
     stable,
 )
+from tidelog.coordinator.group import shard
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.heartbeat import HeartbeatRequest
 from tidelog.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -235,12 +237,105 @@ def test_errors_are_told_at_once(connect_as: ConnectAs) -> None:
 def test_it_is_a_sign_of_life_of_when_it_came(connect_as: ConnectAs, broker: OwnBroker) -> None:
     member = waiting(connect_as)
     groups = broker.broker.groups
-    shard = groups._runtime.shard(groups.partition_of(member.group_id))
-    (name,) = (name for name in shard.timers._deadlines if member.id in name)
-    deadline = shard.timers.deadline_ms(name)
+    its_shard = groups._runtime.shard(groups.partition_of(member.group_id))
+    (name,) = (name for name in its_shard.timers._deadlines if member.id in name)
+    deadline = its_shard.timers.deadline_ms(name)
     time.sleep(0.3)
     other = Member(connect_as(), member.group_id)
     other.get_id()
     other.send_join()
     assert answer(member) == "REBALANCE_IN_PROGRESS"
-    assert shard.timers.deadline_ms(name) == deadline
+    assert its_shard.timers.deadline_ms(name) == deadline
+
+
+# ---- assignments that change nothing, while another rebalance is about to follow
+
+
+def owning(topic: str, *partitions: int) -> bytes:
+    """A subscription of version 1, with what its member owns."""
+    name = struct.pack(">h", len(topic)) + topic.encode()
+    numbers = struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
+    owned = struct.pack(">i", 1) + name + numbers if partitions else struct.pack(">i", 0)
+    return struct.pack(">hi", 1, 1) + name + struct.pack(">i", -1) + owned
+
+
+class Pair:
+    """Two members that own two partitions each, and a third that has just joined: one has to give up a partition, the other keeps its own."""
+
+    def __init__(self, connect: ConnectAs, *, eager: bool = False) -> None:
+        group = new_id()
+        shares = [(0, 1), (2, 3), ()]
+        self.members = [Member(connect(), group, session_timeout_ms=60_000) for _ in shares]
+        for member, owned in zip(self.members, shares, strict=True):
+            member.protocols = {"cooperative-sticky": owning("t", *(() if eager else owned))}
+        first, *others = self.members
+        first.join()
+        for member in others:
+            member.get_id()
+            member.send_join()
+        eventually(lambda: first.heartbeat() != "NONE")
+        first.send_join()
+        for member in self.members:
+            member.joined()
+        self.gives_up, self.keeps, self.new = self.members
+
+    def sync(self) -> None:
+        """The leader, which is the one that gives up a partition, hands out."""
+        shares = {
+            self.gives_up.id: assignment("t", 0),
+            self.keeps.id: assignment("t", 2, 3),
+            self.new.id: assignment("t"),
+        }
+        for member in (self.keeps, self.new):
+            member.send_sync()
+        assert code(self.gives_up.sync(shares)) == "NONE", "who has something to do is told at once"
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_FOLLOW_UP_MS", LONG_MS)
+
+
+@pytest.mark.usefixtures("patient")
+def test_whom_an_assignment_changes_nothing_for_joins_again_with_the_others(connect_as: ConnectAs) -> None:
+    pair = Pair(connect_as)
+    pair.sync()
+    assert pair.keeps.wire.is_silent(0.05) and pair.new.wire.is_silent(0.05)
+    pair.gives_up.send_join()
+    assert [answer(pair.keeps), answer(pair.new)] == ["REBALANCE_IN_PROGRESS"] * 2
+    for member in (pair.keeps, pair.new):
+        member.send_join()
+    assert {member.joined().generation_id for member in pair.members} == {pair.keeps.generation}
+
+
+def test_it_is_told_its_assignment_when_nobody_joins_again(connect_as: ConnectAs) -> None:
+    pair = Pair(connect_as)
+    began = time.monotonic()
+    pair.sync()
+    for member, expected in ((pair.keeps, assignment("t", 2, 3)), (pair.new, assignment("t"))):
+        told = member.wire.receive(AT_ONCE_SECONDS)
+        assert (code(told), told.assignment) == ("NONE", expected)
+    assert 1.4 < time.monotonic() - began < 1.5 + AT_ONCE_SECONDS
+
+
+@pytest.mark.usefixtures("patient")
+def test_newcomers_of_librdkafka_are_told_at_once(connect_as: ConnectAs) -> None:
+    pair = Pair(lambda: connect_as(PYTHON))
+    pair.sync()
+    assert answer(pair.new) == "NONE"
+    assert pair.keeps.wire.is_silent()
+
+
+@pytest.mark.usefixtures("patient")
+def test_it_is_told_its_assignment_when_the_client_asks_for_something_else(connect_as: ConnectAs) -> None:
+    pair = Pair(connect_as)
+    pair.sync()
+    send_heartbeat(pair.keeps)
+    assert pair.keeps.wire.receive(AT_ONCE_SECONDS).assignment == assignment("t", 2, 3)
+
+
+@pytest.mark.usefixtures("patient")
+def test_eager_members_are_told_at_once(connect_as: ConnectAs) -> None:
+    pair = Pair(connect_as, eager=True)
+    pair.sync()
+    assert [answer(member) for member in (pair.keeps, pair.new)] == ["NONE", "NONE"]

@@ -1,11 +1,15 @@
-"""Heartbeats answered late: "all is well" is kept back until it is no longer true, or until the member is about to send the next one.
+"""Answers to members of classic groups that are kept back: "all is well" until it is no longer true.
 
-A member of a classic group hears of a rebalance in the answer to a heartbeat, and sends one every three seconds, so every rebalance waits for
-the member whose heartbeat is furthest away. A heartbeat that waits here is answered the moment a rebalance begins. To the member it is a slow answer.
+A member hears of a rebalance in the answer to a heartbeat, and sends one every three seconds, so every rebalance waits for the member whose
+heartbeat is furthest away. Two kinds of answers wait here for something to tell, and are given the moment it happens:
 
-An answer is given up at once when the client sends something else on the connection, because answers keep their order. And it is only kept from
-clients that are known to go on with their work meanwhile: others read no records until their heartbeat is answered (KafkaJS), and
-would stand still. Who closes the connection while it waits has less patience than expected, and is not made to wait again.
+* to a heartbeat, until the member is about to send the next one;
+* to a SyncGroup, for a moment, if the assignment changes nothing for this member but takes partitions from others: as soon as those have given
+  them up, the next rebalance begins (`coordinator/group/follow_up.py`).
+
+To the member it is a slow answer. It is given up at once when the client sends something else on the connection, because answers keep their order.
+And it is only kept from clients that are known to go on with their work meanwhile: others read no records until their heartbeat is
+answered (KafkaJS), and would stand still. Who closes the connection while it waits has less patience than expected, and is not made to wait again.
 """
 
 from __future__ import annotations
@@ -16,9 +20,17 @@ from typing import Final
 
 from tidelog.broker.pending import Pending
 
-ASYNCHRONOUS: Final = ("apache-kafka-java", "rdkafka")
+JAVA: Final = "apache-kafka-java"
+ASYNCHRONOUS: Final = (JAVA, "rdkafka")
 """Names that such clients give to their software, or to a part of its version: `confluent-kafka-python` says `2.16.1-rdkafka-2.16.0`."""
 IMPATIENT_MAX: Final = 10_000
+
+
+def joins_again_at_once(software: tuple[str, str] | None) -> bool:
+    """When it is told of a rebalance by the answer to a SyncGroup. librdkafka takes one to two seconds then; a newcomer of it, which sends its first
+    heartbeat as soon as it has an assignment, hears of it sooner that way.
+    """
+    return software is not None and JAVA in software[0]
 
 
 class _Held:
@@ -32,8 +44,8 @@ class _Held:
         self.timer = timer
 
 
-class HeldHeartbeats:
-    """Bounded by the members of groups: a heartbeat behind another one on its connection releases that one."""
+class HeldAnswers:
+    """Bounded by the connections: each request releases the answer before its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
