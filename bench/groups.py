@@ -34,6 +34,7 @@ from bench.groups_rebalance import (
     ONE_MORE_TEXT,
     PROCESSES,
     PROTOCOL_SETTINGS,
+    QUIET_TEXT,
     rebalance,
     rebalance_metric,
 )
@@ -77,7 +78,7 @@ SCENARIOS = (
 def targets(peer: str) -> list[Target]:
     found: list[Target] = []
     for protocol in (CLASSIC, CONSUMER):
-        for what in (AT_ONCE_TEXT, ONE_MORE_TEXT):
+        for what in (AT_ONCE_TEXT, ONE_MORE_TEXT, QUIET_TEXT):
             name = rebalance_metric(what, protocol).name
             found.append(at_most(name, 2 * HEARTBEAT_SECONDS[protocol] + 1, peer, None))
             found.append(at_most(name, 1.0, peer))
@@ -168,7 +169,7 @@ class GroupBench:
 def settings_line() -> str:
     classic = ", ".join(f"{name}={value}" for name, value in PROTOCOL_SETTINGS[CLASSIC].items())
     return (
-        f"librdkafka {confluent_kafka.libversion()[0]}; {CONSUMERS} consumers in {PROCESSES + 1} processes, {PARTITIONS} partitions; "
+        f"librdkafka {confluent_kafka.libversion()[0]}; {CONSUMERS + 1} consumers in {PROCESSES + 2} processes, {PARTITIONS} partitions; "
         f"{CLASSIC}: {classic}; {CONSUMER}: heartbeats every {HEARTBEAT_SECONDS[CONSUMER]:g} s; idle members: {IDLE_MEMBERS} connections, "
         f"{IDLE_GROUPS} groups, heartbeats every {HEARTBEAT_SECONDS[CLASSIC]:g} and {HEARTBEAT_SECONDS[CONSUMER]:g} s. "
         f"Apache Kafka {KAFKA_VERSION}; group.initial.rebalance.delay.ms=0 for all, stock settings otherwise."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -155,10 +156,13 @@ def rebalance_metric(what: str, protocol: str) -> Metric:
 
 AT_ONCE_TEXT = f"{CONSUMERS - 1} members join at once"
 ONE_MORE_TEXT = "one more joins them"
+QUIET_TEXT = "another one, after some quiet seconds"
+QUIET_SECONDS = (4.0, 7.0)
+"""A moment of these, drawn anew each time: where in its members' heartbeats a rebalance falls decides how long it takes."""
 
 
 def rebalance(protocol: str) -> Callable[[Peer, Results], None]:
-    """All but one join at once; when they have settled, the last joins. Each time until everything is owned and read."""
+    """All but one of fifty join at once; when they have settled, the last joins, and a while later one more. Each time until everything is owned and read."""
 
     def measure(peer: Peer, results: Results) -> None:
         with (
@@ -168,19 +172,23 @@ def rebalance(protocol: str) -> Callable[[Peer, Results], None]:
             batch = build_batch([b"read me"], timestamp_ms=int(time.time() * 1000))
             produce_to_each(raw, topic, range(PARTITIONS), batch)
             began_cpu = peer.cpu_seconds()
-            first, last = _rebalance(peer, topic, protocol)
+            taken = _rebalance(peer, topic, protocol)
             cpu = peer.cpu_seconds() - began_cpu
-        results.add(rebalance_metric(AT_ONCE_TEXT, protocol), peer.name, first)
-        results.add(rebalance_metric(ONE_MORE_TEXT, protocol), peer.name, last)
-        results.add(Metric(f"broker CPU of both, {protocol}", "s", False), peer.name, cpu)
+        for what, seconds in zip((AT_ONCE_TEXT, ONE_MORE_TEXT, QUIET_TEXT), taken, strict=True):
+            results.add(rebalance_metric(what, protocol), peer.name, seconds)
+        results.add(Metric(f"broker CPU of all three, {protocol}", "s", False), peer.name, cpu)
 
     return measure
 
 
-def _rebalance(peer: Peer, topic: str, protocol: str) -> tuple[float, float]:
+def _rebalance(peer: Peer, topic: str, protocol: str) -> list[float]:
     said = CONTEXT.Queue()
-    stop, go, last_go = new_event(), new_event(), new_event()
-    shares = [list(range(CONSUMERS - 1))[start::PROCESSES] for start in range(PROCESSES)] + [[CONSUMERS - 1]]
+    stop, all_go, last_goes, late_goes = (new_event() for _ in range(4))
+    shares = [
+        *((list(range(CONSUMERS - 1))[start::PROCESSES], all_go) for start in range(PROCESSES)),
+        ([CONSUMERS - 1], last_goes),
+        ([CONSUMERS], late_goes),
+    ]
     ready = [new_event() for _ in shares]
     clients = [
         Child(
@@ -191,21 +199,23 @@ def _rebalance(peer: Peer, topic: str, protocol: str) -> tuple[float, float]:
             protocol,
             numbers=numbers,
             ready=event,
-            go=last_go if number == PROCESSES else go,
+            go=go,
             stop=stop,
             said=said,
         )
-        for number, (numbers, event) in enumerate(zip(shares, ready, strict=True))
+        for (numbers, go), event in zip(shares, ready, strict=True)
     ]
+    taken: list[float] = []
     try:
         for event in ready:
             if not event.wait(REBALANCE_SECONDS_MAX):
                 raise LoadError("the consumers did not get ready")
         ownership = Ownership(said)
-        go.set()
-        first = ownership.await_balance(CONSUMERS - 1) - ownership.last_subscribed_ns
-        last_go.set()
-        last = ownership.await_balance(CONSUMERS) - ownership.last_subscribed_ns
+        for consumers, go in ((CONSUMERS - 1, all_go), (CONSUMERS, last_goes), (CONSUMERS + 1, late_goes)):
+            if go is late_goes:
+                time.sleep(random.uniform(*QUIET_SECONDS))
+            go.set()
+            taken.append((ownership.await_balance(consumers) - ownership.last_subscribed_ns) / 1e9)
         stop.set()
         for client in clients:
             client.result(REBALANCE_SECONDS_MAX)
@@ -213,4 +223,4 @@ def _rebalance(peer: Peer, topic: str, protocol: str) -> tuple[float, float]:
         stop.set()
         for client in clients:
             client.end()
-    return first / 1e9, last / 1e9
+    return taken
