@@ -16,7 +16,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("group.min.session.timeout.ms", INT, 6000, None, "Shortest session timeout that a classic member may ask for.", effect=ACTS),
     Setting("group.max.session.timeout.ms", INT, 1_800_000, None, "Longest session timeout that a classic member may ask for.", effect=ACTS),
     Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a classic group.", effect=ACTS),
-    Setting("group.heartbeat.max.held.ms", INT, 2850, at_least(0), "For how long a heartbeat of a classic member waits for a rebalance to tell it of. Only for clients that work on meanwhile (Java, librdkafka), at most a third of the session timeout. 0: never.", effect=ACTS),
+    Setting("group.heartbeat.max.held.ms", INT, 2850, at_least(0), "For how long heartbeats (and some SyncGroups) of classic members wait for a rebalance to tell of. Only of clients that work on meanwhile (Java, librdkafka), at most a third of the session timeout. 0: never.", effect=ACTS),
     Setting("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"), items("classic", "consumer", "share", "streams"), "Group protocols that are served."),
     Setting("group.coordinator.threads", INT, 4, at_least(1), "Threads of Kafka's group coordinator."),
     Setting("group.coordinator.background.threads", INT, 2, at_least(1), "Threads of Kafka's group coordinator for background work."),
