@@ -94,8 +94,9 @@ class HeldAnswers:
         """Something happened to the group: its members are to be told, in the loop's next turn. May be called while it still happens."""
         held = self._held.pop(group_id, None)
         if held is not None:
-            self._loop.call_soon(_ask_again, list(held.values()))
             for pending, each in held.items():
+                # Each by itself: one that fails keeps nobody else waiting.
+                self._loop.call_soon(each.ask_again)
                 each.timer.cancel()
                 pending.on_next_request = pending.on_cancel = None
 
@@ -114,8 +115,3 @@ class HeldAnswers:
         held.timer.cancel()
         pending.on_next_request = pending.on_cancel = None
         return held
-
-
-def _ask_again(held: list[_Held]) -> None:
-    for each in held:
-        each.ask_again()
