@@ -36,6 +36,7 @@ OURS = {
     "connections.max.held.bytes",
     "durability",
     "group.heartbeat.max.held.ms",
+    "group.join.gather.ms",
     "log.dir.reserve.bytes",
     "log.scrub.bytes.per.second",
     "log.scrub.interval.ms",

@@ -39,6 +39,7 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
 def group_settings(config: BrokerConfig) -> GroupSettings:
     return GroupSettings(
         initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
+        join_gather_ms=config.int("group.join.gather.ms"),
         min_session_timeout_ms=config.int("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.int("group.max.session.timeout.ms"),
         max_size=config.int("group.max.size"),

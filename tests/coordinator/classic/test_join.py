@@ -16,6 +16,7 @@ from tests.coordinator.classic.world import (
     joined,
     stable,
 )
+from tidelog.coordinator.group.classic.rebalance import GATHER_TIMES_MAX
 from tidelog.coordinator.group.classic.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.wire.error_codes import ErrorCode as E
@@ -156,6 +157,65 @@ def test_without_a_delay_the_first_member_has_its_generation_at_once() -> None:
     asked = world.join(version=0)
     world.pass_time(0)
     assert asked.response.generation_id == 1
+
+
+GATHER_MS = 50
+
+
+def gathering_group() -> tuple[World, Consumer]:
+    """One member, and a group that waits for crowds."""
+    world = World(GroupSettings(initial_rebalance_delay_ms=0, join_gather_ms=GATHER_MS))
+    (first,) = stable(world, "first")
+    return world, first
+
+
+def test_the_first_member_of_a_group_is_not_made_to_wait_for_a_crowd() -> None:
+    world = World(GroupSettings(initial_rebalance_delay_ms=0, join_gather_ms=GATHER_MS))
+    first = world.join(version=3)
+    world.pass_time(0)
+    assert first.response.generation_id == 1
+
+
+def test_those_who_come_together_get_one_generation() -> None:
+    world, first = gathering_group()
+    crowd = [Consumer(world, f"member {number}") for number in range(4)]
+    for each in crowd:
+        each.join()
+        if not first.asked or not first.asked.waits:
+            first.join()
+        world.pass_time(GATHER_MS - 1)
+    assert all(each.asked is not None and each.asked.waits for each in [first, *crowd])
+    world.pass_time(1)
+    assert {each.learn().generation_id for each in [first, *crowd]} == {2}
+    assert len(world.timers) == 1 + len(crowd) + 1  # sessions, and the time to ask for an assignment
+
+
+def test_a_crowd_that_does_not_end_is_not_waited_for() -> None:
+    world, first = gathering_group()
+    Consumer(world, "newcomer").join()
+    again = first.join()
+    for number in range(GATHER_TIMES_MAX * 2):
+        assert again.waits
+        world.pass_time(GATHER_MS // 2)
+        if again.waits:
+            Consumer(world, f"another {number}").join()
+    assert not again.waits
+
+
+def test_who_comes_back_is_not_a_newcomer() -> None:
+    world, first = gathering_group()
+    world.pass_time(GATHER_MS)
+    assert not first.join().waits
+
+
+def test_a_crowd_that_turns_back_leaves_an_empty_group() -> None:
+    world, first = gathering_group()
+    newcomer = Consumer(world, "newcomer")
+    newcomer.join()
+    assert newcomer.leave() == E.NONE
+    assert first.leave() == E.NONE
+    assert world.state() == "Empty"
+    assert len(world.timers) == 0
 
 
 def test_the_first_who_joined_leads_and_only_it_is_told_who_the_members_are() -> None:

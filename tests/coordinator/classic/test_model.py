@@ -62,9 +62,11 @@ class Actor:
 
 
 class ClassicGroupsMachine(RuleBasedStateMachine):
-    @initialize(max_size=st.sampled_from([2, 3, 2**31 - 1, 2**31 - 1]))
-    def begin(self, max_size: int) -> None:
-        self.world = World(GroupSettings(initial_rebalance_delay_ms=DELAY_MS, max_size=max_size))
+    @initialize(max_size=st.sampled_from([2, 3, 2**31 - 1, 2**31 - 1]), gather_ms=st.sampled_from([0, 50]))
+    def begin(self, max_size: int, gather_ms: int) -> None:
+        self.world = World(
+            GroupSettings(initial_rebalance_delay_ms=DELAY_MS, join_gather_ms=gather_ms, max_size=max_size)
+        )
         self.actors: list[Actor] = []
         self.asked: list[Asked] = []
         self.syncs: list[tuple[Asked, str, str, int]] = []

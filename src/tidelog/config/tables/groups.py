@@ -13,6 +13,7 @@ from tidelog.config.validators import at_least, items, one_of
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
     Setting("group.initial.rebalance.delay.ms", INT, 3000, None, "How long an empty group waits for more members before its first assignment.", effect=ACTS),
+    Setting("group.join.gather.ms", INT, 50, at_least(0), "A classic rebalance with new members ends when for this long no other has come, or after ten times as long. Those who come together get their partitions together. 0: at once.", effect=ACTS),
     Setting("group.min.session.timeout.ms", INT, 6000, None, "Shortest session timeout that a classic member may ask for.", effect=ACTS),
     Setting("group.max.session.timeout.ms", INT, 1_800_000, None, "Longest session timeout that a classic member may ask for.", effect=ACTS),
     Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a classic group.", effect=ACTS),

@@ -33,6 +33,7 @@ class GroupSettings:
 
     # classic groups
     initial_rebalance_delay_ms: int = 3000
+    join_gather_ms: int = 0
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1

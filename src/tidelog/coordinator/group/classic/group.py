@@ -74,6 +74,7 @@ class ClassicGroup:
         "instances",
         "is_followed_up",
         "joined_in_delay",
+        "latest_newcomer_ms",
         "leader",
         "members",
         "on_written",
@@ -81,6 +82,7 @@ class ClassicGroup:
         "pending_syncs",
         "protocol",
         "protocol_type",
+        "rebalance_began_ms",
         "state",
         "state_since_ms",
         "subscribed_topics",
@@ -116,6 +118,8 @@ class ClassicGroup:
         """Members of this generation that have not asked for their assignment yet."""
         self.waits_for_first_members = False
         self.joined_in_delay = False
+        self.rebalance_began_ms = 0
+        self.latest_newcomer_ms = 0
         self.subscribed_topics: frozenset[str] | None = None
         """As `describe.subscribed_topics` last found them in this generation."""
         self.is_followed_up: bool | None = None

@@ -143,6 +143,7 @@ class Joins:
         if not group.members:
             group.protocol_type = who.protocol_type
         group.joined_in_delay = group.waits_for_first_members
+        group.latest_newcomer_ms = now.ms
         group.add(member, who.waiter)
         self._sessions.expect_first_generation(group, member, now)
         self._rebalances.note(group, Event.JOINED, member, who.reason, now)

@@ -1,6 +1,6 @@
 """A rebalance of a classic group, from its reason to the new generation: who is waited for, for how long, and what ends it.
 
-Owns every change of a group's state but one (to Stable: `sync.py`), and the two deadlines of a rebalance. Keeps I38: whoever waits in a JoinGroup
+Owns every change of a group's state but one (to Stable: `sync.py`), and the deadlines of a rebalance. Keeps I38: whoever waits in a JoinGroup
 or SyncGroup is answered within the group's rebalance timeout, with a generation, an assignment or an error.
 
 Functions take the outcome that they add to. Only a group that becomes Empty is written here, and then nothing else is written with it.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from tidelog.coordinator.group.classic import responses
 from tidelog.coordinator.group.classic.group import NO_ASSIGNMENT, ClassicGroup, ClassicMember
@@ -22,6 +23,9 @@ from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.outcome import Now, Outcome
 from tidelog.coordinator.timers import Timers
 from tidelog.wire.error_codes import ErrorCode
+
+GATHER_TIMES_MAX: Final = 10
+"""A crowd that does not end is waited for so many times as long as a gap in it."""
 
 
 class Rebalances:
@@ -49,6 +53,7 @@ class Rebalances:
         self._end_sync_time(group)
         group.waits_for_first_members = group.state is State.EMPTY
         group.joined_in_delay = False
+        group.rebalance_began_ms = now.ms
         group.enter(State.PREPARING_REBALANCE, now.wall_ms)
         self.on_disturbed(group.group_id)
         self._history.note(
@@ -57,10 +62,9 @@ class Rebalances:
         if group.waits_for_first_members:
             delay_ms = self._settings.initial_rebalance_delay_ms
             self._wait_for_first_members(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0), now)
-        elif group.all_joined:
-            self._end_joining(group, now, out)
         else:
             self._wait_for_joins(group, now)
+            self.go_on(group, now, out)
 
     def go_on(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """Somebody joined or is no longer waited for: perhaps that was the last one."""
@@ -69,7 +73,7 @@ class Rebalances:
             and not group.waits_for_first_members
             and group.all_joined
         ):
-            self._end_joining(group, now, out)
+            self._end_joining_unless_more_come(group, now, out)
 
     def dismiss(self, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
         """Take a member out. If it waits, it is told so, and joins anew if it is still there."""
@@ -91,6 +95,7 @@ class Rebalances:
     def end_all(self, group: ClassicGroup) -> None:
         """The group goes: no deadline of it is left behind."""
         self._timers.cancel(_joining(group))
+        self._timers.cancel(_gathering(group))
         self._end_sync_time(group)
         self._sessions.end_all(group)
         self.on_disturbed(group.group_id)
@@ -101,6 +106,24 @@ class Rebalances:
         self._timers.schedule(
             _joining(group), now.ms + group.rebalance_timeout_ms, partial(self._join_time_over, group)
         )
+
+    def _end_joining_unless_more_come(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
+        """Newcomers come in crowds, as when a service is deployed. Whoever comes a moment too late would send back all those who by
+        then wait for an assignment, and clients take a second or two to come again.
+        """
+        gather_ms = self._settings.join_gather_ms
+        ends_ms = min(
+            group.latest_newcomer_ms + gather_ms, group.rebalance_began_ms + GATHER_TIMES_MAX * gather_ms
+        )
+        if group.members and now.ms < ends_ms:
+            self._timers.schedule(_gathering(group), ends_ms, partial(self._gathered, group))
+        else:
+            self._end_joining(group, now, out)
+
+    def _gathered(self, group: ClassicGroup, now: Now) -> Outcome:
+        out = Outcome()
+        self.go_on(group, now, out)
+        return out
 
     def _join_time_over(self, group: ClassicGroup, now: Now) -> Outcome:
         out = Outcome()
@@ -123,6 +146,7 @@ class Rebalances:
 
     def _end_joining(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         self._timers.cancel(_joining(group))
+        self._timers.cancel(_gathering(group))
         group.waits_for_first_members = False
         if not group.all_joined:
             self._remove_absent(group, now, out)
@@ -236,6 +260,10 @@ def _names(members: list[ClassicMember]) -> str:
 
 def _joining(group: ClassicGroup) -> tuple[str, str]:
     return "classic join", group.group_id
+
+
+def _gathering(group: ClassicGroup) -> tuple[str, str]:
+    return "classic gathering", group.group_id
 
 
 def _syncing(group: ClassicGroup) -> tuple[str, str]:

@@ -7,7 +7,8 @@ subscribes to something else; the leader asks for it), puts the group into **Pre
 Heartbeats are answered with REBALANCE_IN_PROGRESS, which tells the members to join again. Commits of the last generation are still
 taken, so that members can finish what they have read. This ends when every member has joined again, or when the longest of
 the members' rebalance timeouts is over, with those who joined in time. A group that was Empty waits a little (`group.initial.rebalance.delay.ms`),
-since members that are started together rarely arrive together. With nobody left, the group is Empty again.
+since members that are started together rarely arrive together; with newcomers, any rebalance waits for a moment in which nobody else comes
+(`group.join.gather.ms`). With nobody left, the group is Empty again.
 
 Then the group has a new generation and is in **CompletingRebalance**. Every held JoinGroup is answered; the leader's answer lists
 all members. SyncGroup requests are held until the leader's comes, which brings the assignments. Members that do not ask for
