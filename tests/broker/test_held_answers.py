@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,9 @@ from tests.broker.group_wire import (
     new_id,
     stable,
 )
+from tidelog.broker.connection import Connection
+from tidelog.broker.held_answers import ASKED_AT_ONCE, HeldAnswers
+from tidelog.broker.pending import Pending
 from tidelog.coordinator.group import shard
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.heartbeat import HeartbeatRequest
@@ -121,6 +125,51 @@ def test_every_member_is_told(connect_as: ConnectAs) -> None:
     send_leave(members[4])
     assert [answer(members[4]), answer(members[4])] == ["NONE", "NONE"], "it was alive, and then it left"
     assert [answer(member) for member in members[:4]] == ["REBALANCE_IN_PROGRESS"] * 4
+
+
+def hold_many(held: HeldAnswers, asked: list[Callable[[], None]]) -> None:
+    nobody = cast("Connection", None)
+    for number, ask_again in enumerate(asked):
+        held.hold("group", f"member {number}", Pending(nobody), 60.0, lambda: None, ask_again)
+
+
+def test_one_that_fails_keeps_nobody_else_waiting() -> None:
+    told: list[int] = []
+    failures: list[str] = []
+
+    def tell(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("a bug")
+        told.append(number)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: failures.append(str(context["exception"])))
+        held = HeldAnswers(loop)
+        hold_many(held, [lambda number=number: tell(number) for number in range(4)])  # type: ignore[misc]
+        held.disturbed("group")
+        await asyncio.sleep(0.01)
+        assert len(held) == 0
+
+    asyncio.run(scenario())
+    assert (told, failures) == ([0, 2, 3], ["a bug"])
+
+
+def test_a_large_group_is_told_in_turns() -> None:
+    """Others are served in between."""
+    told: list[int] = []
+    seen: list[int] = []
+
+    async def scenario() -> None:
+        held = HeldAnswers(asyncio.get_running_loop())
+        hold_many(held, [lambda: told.append(1)] * (5 * ASKED_AT_ONCE + 1))
+        held.disturbed("group")
+        while len(told) < 5 * ASKED_AT_ONCE + 1:
+            await asyncio.sleep(0)
+            seen.append(len(told))
+
+    asyncio.run(scenario())
+    assert seen == [*(ASKED_AT_ONCE * turn for turn in range(1, 6)), 5 * ASKED_AT_ONCE + 1]
 
 
 def test_time(launch: Any) -> None:

@@ -15,6 +15,7 @@ answered (KafkaJS), and would stand still. Who closes the connection while it wa
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -24,6 +25,8 @@ JAVA: Final = "apache-kafka-java"
 ASYNCHRONOUS: Final = (JAVA, "rdkafka")
 """Names that such clients give to their software, or to a part of its version: `confluent-kafka-python` says `2.16.1-rdkafka-2.16.0`."""
 IMPATIENT_MAX: Final = 10_000
+ASKED_AT_ONCE: Final = 100
+"""In one turn of the loop: some milliseconds. A group may have thousands of members."""
 
 
 def joins_again_at_once(software: tuple[str, str] | None) -> bool:
@@ -50,6 +53,7 @@ class HeldAnswers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._held: dict[str, dict[Pending, _Held]] = {}  # by group
+        self._disturbed: deque[Callable[[], None]] = deque()  # who is to ask again
         self._impatient: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -91,14 +95,24 @@ class HeldAnswers:
         pending.on_cancel = gone
 
     def disturbed(self, group_id: str) -> None:
-        """Something happened to the group: its members are to be told, in the loop's next turn. May be called while it still happens."""
+        """Something happened to the group: its members are to be told, from the loop's next turn on. May be called while it still happens."""
         held = self._held.pop(group_id, None)
-        if held is not None:
-            for pending, each in held.items():
-                # Each by itself: one that fails keeps nobody else waiting.
-                self._loop.call_soon(each.ask_again)
-                each.timer.cancel()
-                pending.on_next_request = pending.on_cancel = None
+        if held is None:
+            return
+        if not self._disturbed:
+            self._loop.call_soon(self._ask_again)
+        for pending, each in held.items():
+            self._disturbed.append(each.ask_again)
+            each.timer.cancel()
+            pending.on_next_request = pending.on_cancel = None
+
+    def _ask_again(self) -> None:
+        try:
+            for _ in range(min(len(self._disturbed), ASKED_AT_ONCE)):
+                self._disturbed.popleft()()
+        finally:  # one that fails keeps nobody else waiting
+            if self._disturbed:
+                self._loop.call_soon(self._ask_again)
 
     def disturb_all(self) -> None:
         for group_id in list(self._held):
