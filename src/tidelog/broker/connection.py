@@ -39,7 +39,7 @@ LARGE_FRAME_BYTES = 32 * 1024
 """An incomplete frame above this size gets a buffer of its own and is received straight into it."""
 UNANSWERED_MAX = 1024
 """Requests of one connection that may wait for their answer before it is no longer read."""
-UNSENT_BYTES_MAX = 4 * 1024 * 1024
+UNSENT_BYTES_MAX = 1024 * 1024
 """Answer bytes in memory (file ranges cost none) that may wait for a slow reader before it is no longer read."""
 WAITING_BYTES_MAX = 64 * 1024
 """Received behind a request that is answered alone, before the connection is no longer read."""
