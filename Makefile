@@ -68,8 +68,8 @@ micro: install ## microseconds of the hot paths, beside their budgets
 profile: install ## where the broker's processor time goes under load, by perf
 	$(PY) -m bench.profile $(PROFILE)
 
-soak: install ## memory under full load with slow consumers, flat or not (MINUTES=32: 12 to warm up, 20 judged)
-	$(PY) -m bench.soak --minutes $(or $(MINUTES),32) $(SOAK)
+soak: install ## memory under full load with slow consumers, flat or not (MINUTES=50: 25 to warm up, 25 judged)
+	$(PY) -m bench.soak --minutes $(or $(MINUTES),50) $(SOAK)
 
 scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kafka: times, descriptors, waits
 	$(PY) -m bench.scale --partitions 1000,3000,10000

@@ -115,8 +115,15 @@ def test_what_is_written_is_read_back_whole(
         setattr(value, name, constant)
     key = data.draw(messages(key_class, 0))
     written = encode_value(value)
-    assert int.from_bytes(written[:2], "big") == version
+    assert written == version.to_bytes(2, "big") + encode(value, version)
     assert decode_record(encode_key(key), written) == CoordinatorRecord(key, value)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(ValueError, match="OffsetCommitKey"):
+        encode_key(records.OffsetCommitKey("g" * 40_000, "t", 1))
+    with pytest.raises(ValueError, match="OffsetCommitValue"):
+        encode_value(records.OffsetCommitValue(2**63))
 
 
 def test_an_offset_with_a_moment_of_expiry_is_written_in_the_only_version_that_has_one() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.coordinator.migration.clients import Classic, settle
-from tests.coordinator.migration.world import GROUP, World
+from tests.coordinator.migration.world import GROUP, Asked, World
+from tidelog.coordinator.group import refusals
 from tidelog.coordinator.group import shard as module
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.wire.error_codes import ErrorCode as E
@@ -107,6 +108,67 @@ def test_offsets_expire_in_batches_that_fit(monkeypatch: pytest.MonkeyPatch) -> 
     world.pass_time(CHECK_MS)
     assert sum(batches.sizes) == 20 and len(batches.sizes) > 3
     assert world.state() == "none"
+
+
+def ask_to_delete(world: World) -> Asked:
+    return world.ask(
+        lambda asked: world.shard.delete_group(GROUP, asked, world.now), 2, refusals.delete_group(GROUP)
+    )
+
+
+def test_a_group_with_very_many_offsets_is_deleted_in_batches_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 200)
+    world = World(orders=20)
+    committed_to_all(world, 20)
+    batches = Batches(world, monkeypatch)
+    first, second = ask_to_delete(world), ask_to_delete(world)
+    assert first.waits and second.waits
+    world.pass_time(0)
+    assert [first.response.error_code, second.response.error_code] == [E.NONE, E.GROUP_ID_NOT_FOUND]
+    assert sum(batches.sizes) == 20 and len(batches.sizes) > 3
+    assert world.state() == "none"
+    world.assert_live_equals_replay()
+
+
+@pytest.mark.parametrize("written", [0, 1, 3])
+def test_a_deletion_that_cannot_be_written_to_its_end_says_so(
+    written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 200)
+    world = World(orders=20)
+    committed_to_all(world, 20)
+    shard, act = world.shard, world.act
+    acts = 0
+
+    def refuse_once(outcome: Any, **options: Any) -> None:
+        nonlocal acts
+        world.refuses = E.COORDINATOR_NOT_AVAILABLE if acts == written else None
+        acts += 1
+        act(outcome, **options)
+
+    monkeypatch.setattr(world, "act", refuse_once)
+    asked = ask_to_delete(world)
+    world.pass_time(0)
+    assert asked.response.error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert world.shard is shard
+    world.assert_live_equals_replay()
+    again = ask_to_delete(world)
+    world.pass_time(0)
+    assert again.response.error_code == E.NONE
+    assert world.state() == "none"
+
+
+def test_a_group_that_somebody_joins_while_it_is_deleted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 200)
+    world = World(orders=20)
+    committed_to_all(world, 20)
+    asked = ask_to_delete(world)
+    world.enter("a", "orders")
+    world.pass_time(0)
+    assert asked.response.error_code == E.NON_EMPTY_GROUP
+    assert world.state().startswith("consumer")
 
 
 def test_an_expiry_that_cannot_be_written_is_tried_again() -> None:

@@ -47,7 +47,7 @@ class PartitionJournal:
             ) from error
         try:
             return self.partition.append(
-                builder.build(), now_ms=now.wall_ms, produce_version=_NEWEST_PRODUCE
+                builder.build(), now_ms=now.wall_ms, produce_version=_NEWEST_PRODUCE, from_client=False
             ).last_offset
         except DiskError as error:
             self._broker.partitions.disk_failed(self.partition, error)

@@ -114,7 +114,7 @@ def validate_for_append(
 ) -> Validated:
     """The one batch in `records`, if it may be appended; RequestError otherwise.
 
-    `from_client=False` is for the broker's own coordinators, which write control batches and markers.
+    `from_client=False` is for the broker's own coordinators, which write control batches and markers. Their records are as they should be.
     """
     if len(records) < HEADER_SIZE:
         raise _refuse_form(records)
@@ -186,7 +186,7 @@ def validate_for_append(
         and not attributes & CONTROL_FLAG
     ):
         return _validate_records(records, header, rules, now_ms)
-    if rules.walks_records and not attributes & CONTROL_FLAG:
+    if rules.walks_records and from_client and not attributes & CONTROL_FLAG:
         return _validate_records(records, header, rules, now_ms)
     if rules.timestamp_type == TimestampType.LOG_APPEND_TIME:
         return _stamped(records, header, now_ms)

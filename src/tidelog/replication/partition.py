@@ -90,11 +90,15 @@ class Partition:
 
     # ---- writing
 
-    def append(self, records: Buffer, *, now_ms: int, produce_version: int) -> AppendResult:
-        """Validate and append one batch of a client. Raises RequestError, or DiskError when the directory must go offline."""
+    def append(
+        self, records: Buffer, *, now_ms: int, produce_version: int, from_client: bool = True
+    ) -> AppendResult:
+        """Validate and append one batch of a client, or of a coordinator of this broker. Raises RequestError, or DiskError when the directory must go offline."""
         if self.stopped_with is not None:
             raise RequestError(self.stopped_with, f"{self!r} is not served by this broker any more")
-        validated = validate_for_append(records, self.rules, now_ms, produce_version=produce_version)
+        validated = validate_for_append(
+            records, self.rules, now_ms, from_client=from_client, produce_version=produce_version
+        )
         if validated.header[5] & TRANSACTIONAL_FLAG:
             # Nothing could ever end the transaction that this batch would open, and readers would wait for its end (I44).
             raise RequestError(

@@ -70,7 +70,8 @@ class Asked:
 
     def answer(self, response: Any) -> None:
         assert self.waits, f"answered twice: {self.response}, {response}"
-        encode(response, self.version)
+        if type(response).SCHEMA.versions is not None:  # else it is part of an answer
+            encode(response, self.version)
         self.response = response
 
 

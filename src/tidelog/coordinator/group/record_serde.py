@@ -6,13 +6,15 @@ type that this release does not know (share and streams groups, newer releases) 
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 from tidelog.coordinator.group import records as types
 from tidelog.coordinator.outcome import CoordinatorRecord
 from tidelog.errors import CorruptDataError, ProtocolError
 from tidelog.wire.codec import decoder, encoder, joined
-from tidelog.wire.types import Buffer, Part
+from tidelog.wire.types import ZERO_UUID, Buffer, Part
+from tidelog.wire.varint import write_uvarint
 
 _LEGACY_OFFSET_COMMIT: Final = 0
 _TYPES: Final[dict[int, tuple[type[Any], type[Any]]]] = {
@@ -31,9 +33,20 @@ _TYPE_OF: Final = {key: number for number, (key, _) in _TYPES.items() if number 
 _WRITTEN_IN: Final[dict[type[Any], int]] = {types.OffsetCommitValue: 4, types.GroupMetadataValue: 3}
 """As Kafka 4.3 does; 0 for all others."""
 _WITH_EXPIRY: Final = 1
+_COMMIT_VALUE_VERSION: Final = _WRITTEN_IN[types.OffsetCommitValue]
+_COMMIT_TYPE: Final = _TYPE_OF[types.OffsetCommitKey]
+_KEY_HEAD, _LENGTH, _PARTITION = struct.Struct(">hh").pack, struct.Struct(">h").pack, struct.Struct(">i").pack
+_VALUE_HEAD, _TIMESTAMP = struct.Struct(">hqi").pack, struct.Struct(">q").pack
+_NO_TAGS: Final = b"\x00"
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"  # one tag: number 0, 16 bytes
 
 
 def encode_key(key: Any) -> bytes:
+    if type(key) is types.OffsetCommitKey:
+        try:
+            return _encode_commit_key(key)
+        except struct.error:
+            pass  # the generic encoder says what does not fit
     parts: list[Part] = [_TYPE_OF[type(key)].to_bytes(2, "big")]
     encoder(type(key), 0)(key, parts)
     return joined(parts)
@@ -41,11 +54,41 @@ def encode_key(key: Any) -> bytes:
 
 def encode_value(value: Any) -> bytes:
     version = _WRITTEN_IN.get(type(value), 0)
-    if isinstance(value, types.OffsetCommitValue) and value.expire_timestamp != -1:
-        version = _WITH_EXPIRY  # the only one that has it
+    if type(value) is types.OffsetCommitValue:
+        if value.expire_timestamp != -1:
+            version = _WITH_EXPIRY  # the only one that has it
+        else:
+            try:
+                return _encode_commit_value(value)
+            except struct.error:
+                pass
     parts: list[Part] = [version.to_bytes(2, "big")]
     encoder(type(value), version)(value, parts)
     return joined(parts)
+
+
+def _encode_commit_key(key: types.OffsetCommitKey) -> bytes:
+    """What the generic encoder writes, in a third of the time: a consumer of a hundred partitions commits a hundred of them."""
+    group, topic = key.group.encode(), key.topic.encode()
+    return b"".join(
+        (
+            _KEY_HEAD(_COMMIT_TYPE, len(group)), group,
+            _LENGTH(len(topic)), topic,
+            _PARTITION(key.partition),
+        )
+    )  # fmt: skip
+
+
+def _encode_commit_value(value: types.OffsetCommitValue) -> bytes:
+    metadata, topic_id = value.metadata.encode(), value.topic_id
+    return b"".join(
+        (
+            _VALUE_HEAD(_COMMIT_VALUE_VERSION, value.offset, value.leader_epoch),
+            write_uvarint(len(metadata) + 1), metadata,
+            _TIMESTAMP(value.commit_timestamp),
+            _NO_TAGS if topic_id == ZERO_UUID else _TOPIC_ID_TAG + topic_id,
+        )
+    )  # fmt: skip
 
 
 def decode_record(key: Buffer, value: Buffer | None) -> CoordinatorRecord | None:

@@ -47,6 +47,7 @@ CONSUMER: Final = "consumer"
 _EMPTY: Final = "Empty"
 _EXPIRY: Final = "offsets expire"
 _GONE: Final = "topics are gone"
+_DELETION: Final = "a group is deleted"
 _TOGETHER: Final = 200_000
 """Characters of keys in one batch of tombstones: a group may have thousands of offsets, and all of them may go together. Each is four bytes
 at most, and a batch may have a million.
@@ -260,9 +261,31 @@ class GroupShard:
             records = self.classic.tombstone(group_id)
         else:
             records = []
+        offsets = self.offsets.delete_all(group_id)
+        some = _fitting(offsets)
+        if len(some) < len(offsets):
+            return self._delete_on(group_id, waiter, some, now)
         self.history.forget(group_id)
-        out = Outcome(records=self.offsets.delete_all(group_id) + records)
-        return out.answer(waiter, DeletableGroupResult(group_id=group_id))
+        return Outcome(offsets + records).answer(waiter, DeletableGroupResult(group_id=group_id))
+
+    def _delete_on(self, group_id: str, waiter: Waiter, some: list[CoordinatorRecord], now: Now) -> Outcome:
+        """Some of its offsets go now, the rest in the next turns, and the group with the last of them."""
+        turn = (_DELETION, group_id, id(waiter))
+
+        def go_on(later: Now) -> Outcome:
+            try:
+                out = self.delete_group(group_id, waiter, later)
+            except RequestError as refused:  # somebody has joined meanwhile
+                return answered(waiter, DeletableGroupResult(group_id, refused.code))
+            out.on_failed = out.on_failed or failed
+            return out
+
+        def failed(code: ErrorCode, _now: Now) -> Outcome:
+            self.timers.cancel(turn)
+            return answered(waiter, DeletableGroupResult(group_id, code))
+
+        self.timers.schedule(turn, now.ms, go_on)
+        return Outcome(some, on_failed=failed)
 
     def explain(self, group_id: str) -> Explained | None:
         """What happened to the group lately; None: nothing is known of it. A group that is gone may still have a history."""
