@@ -166,13 +166,25 @@ def gathering_group() -> tuple[World, Consumer]:
     """One member, and a group that waits for crowds."""
     world = World(GroupSettings(initial_rebalance_delay_ms=0, join_gather_ms=GATHER_MS))
     (first,) = stable(world, "first")
+    world.pass_time(GATHER_MS)
     return world, first
 
 
-def test_the_first_member_of_a_group_is_not_made_to_wait_for_a_crowd() -> None:
+def test_a_group_that_begins_without_a_delay_waits_for_a_crowd() -> None:
     world = World(GroupSettings(initial_rebalance_delay_ms=0, join_gather_ms=GATHER_MS))
     first = world.join(version=3)
-    world.pass_time(0)
+    world.pass_time(GATHER_MS - 1)
+    second = world.join(version=3)
+    world.pass_time(GATHER_MS - 1)
+    assert first.waits and second.waits
+    world.pass_time(1)
+    assert first.response.generation_id == second.response.generation_id == 1
+
+
+def test_a_group_that_begins_with_a_delay_has_waited_enough() -> None:
+    world = World(GroupSettings(initial_rebalance_delay_ms=DELAY_MS, join_gather_ms=GATHER_MS))
+    first = world.join(version=3)
+    world.pass_time(DELAY_MS)
     assert first.response.generation_id == 1
 
 

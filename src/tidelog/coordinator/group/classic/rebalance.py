@@ -122,7 +122,10 @@ class Rebalances:
 
     def _gathered(self, group: ClassicGroup, now: Now) -> Outcome:
         out = Outcome()
-        self.go_on(group, now, out)
+        if group.waits_for_first_members:
+            self._end_joining_unless_more_come(group, now, out)
+        else:
+            self.go_on(group, now, out)
         return out
 
     def _join_time_over(self, group: ClassicGroup, now: Now) -> Outcome:
@@ -138,7 +141,9 @@ class Rebalances:
     def _delay_over(self, group: ClassicGroup, delay_ms: int, left_ms: int, now: Now) -> Outcome:
         """Once more, if somebody came and the members' patience allows it."""
         if not (group.joined_in_delay and left_ms):
-            return self._join_time_over(group, now)
+            out = Outcome()
+            self._end_joining_unless_more_come(group, now, out)
+            return out
         group.joined_in_delay = False
         next_delay_ms = min(self._settings.initial_rebalance_delay_ms, left_ms)
         self._wait_for_first_members(group, next_delay_ms, max(left_ms - delay_ms, 0), now)
