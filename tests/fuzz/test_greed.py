@@ -161,8 +161,8 @@ def test_pipelines_of_expensive_requests_take_turns_with_others(tmp_path: Path, 
 
 
 def test_answers_that_nobody_takes_are_bounded(tmp_path: Path, report: Report) -> None:
-    """Twelve clients ask for megabytes, again and again, and never read. What is held for all of them has a limit."""
-    settings = {"connections.max.held.bytes": str(16 << 20), "socket.send.buffer.bytes": "16384"}
+    """Twelve clients ask for megabytes, again and again, and never read: a megabyte is held for each. What is held for all of them has a limit."""
+    settings = {"connections.max.held.bytes": str(8 << 20), "socket.send.buffer.bytes": "16384"}
     with Scene(tmp_path, settings=settings) as scene:
         with scene.connect() as wire:
             topic_id = wire.create(TOPIC)

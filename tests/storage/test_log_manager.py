@@ -269,6 +269,26 @@ def test_a_damaged_checkpoint_costs_time_not_data(disk: SimDisk) -> None:
 # ---- partitions leave
 
 
+def test_a_flush_that_finds_its_partition_deleted_is_no_failing_disk(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may look at any moment, also between the directory's renaming and whatever the loop does next."""
+    logs = manager(disk)
+    log = logs.create("orders", 0, ID, SMALL)
+    append(log)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    rename = disk.rename
+
+    def rename_and_flush(source: str, target: str) -> None:
+        rename(source, target)
+        ticket.run()
+
+    monkeypatch.setattr(disk, "rename", rename_and_flush)
+    logs.delete("orders", 0)
+    assert ticket.done
+
+
 def test_a_deleted_partition_is_gone_at_once_and_its_files_later(disk: SimDisk) -> None:
     logs = manager(disk)
     log = logs.create("orders", 0, ID, replace(SMALL, file_delete_delay_ms=500))

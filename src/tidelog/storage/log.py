@@ -509,10 +509,15 @@ class Log:
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
-    def directory_moved(self, directory: str) -> None:
-        """The partition's directory was renamed, on its way out: a flush under way need not succeed any more."""
+    def abandon_flush(self) -> None:
+        """The partition is on its way out: a flush under way need not succeed any more. To be said before its directory is renamed, or the flush's
+        thread may find the directory gone, and take that for a failing disk.
+        """
         if self.flush_ticket is not None:
             self.flush_ticket.abandoned = True
+
+    def directory_moved(self, directory: str) -> None:
+        """The partition's directory was renamed, on its way out."""
         if self.swap is not None:
             self.swap.abandon()
         self.directory = directory

@@ -282,6 +282,7 @@ class LogManager:
         parent = files.parent(log.directory)
         name = files.marked_dir_name(log.topic, log.partition, self._rng.randbytes(16), suffix)
         path = files.join(parent, name)
+        log.abandon_flush()
         self._disk.rename(log.directory, path)
         log.directory_moved(path)
         log.close()
