@@ -62,10 +62,14 @@ class Actor:
 
 
 class ClassicGroupsMachine(RuleBasedStateMachine):
-    @initialize(max_size=st.sampled_from([2, 3, 2**31 - 1, 2**31 - 1]), gather_ms=st.sampled_from([0, 50]))
-    def begin(self, max_size: int, gather_ms: int) -> None:
+    @initialize(
+        max_size=st.sampled_from([2, 3, 2**31 - 1, 2**31 - 1]),
+        delay_ms=st.sampled_from([0, DELAY_MS]),
+        gather_ms=st.sampled_from([0, 50]),
+    )
+    def begin(self, max_size: int, delay_ms: int, gather_ms: int) -> None:
         self.world = World(
-            GroupSettings(initial_rebalance_delay_ms=DELAY_MS, join_gather_ms=gather_ms, max_size=max_size)
+            GroupSettings(initial_rebalance_delay_ms=delay_ms, join_gather_ms=gather_ms, max_size=max_size)
         )
         self.actors: list[Actor] = []
         self.asked: list[Asked] = []

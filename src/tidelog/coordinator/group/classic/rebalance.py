@@ -108,24 +108,26 @@ class Rebalances:
         )
 
     def _end_joining_unless_more_come(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """Newcomers come in crowds, as when a service is deployed. Whoever comes a moment too late would send back all those who by
-        then wait for an assignment, and clients take a second or two to come again.
-        """
-        gather_ms = self._settings.join_gather_ms
-        ends_ms = min(
-            group.latest_newcomer_ms + gather_ms, group.rebalance_began_ms + GATHER_TIMES_MAX * gather_ms
-        )
-        if group.members and now.ms < ends_ms:
+        ends_ms = self._gathered_at_ms(group)
+        if now.ms < ends_ms:
             self._timers.schedule(_gathering(group), ends_ms, partial(self._gathered, group))
         else:
             self._end_joining(group, now, out)
 
+    def _gathered_at_ms(self, group: ClassicGroup) -> int:
+        """Newcomers come in crowds, as when a service is deployed. Whoever comes a moment too late would send back all those who by
+        then wait for an assignment, and clients take a second or two to come again.
+        """
+        gather_ms = self._settings.join_gather_ms
+        if not group.members:
+            return 0
+        return min(
+            group.latest_newcomer_ms + gather_ms, group.rebalance_began_ms + GATHER_TIMES_MAX * gather_ms
+        )
+
     def _gathered(self, group: ClassicGroup, now: Now) -> Outcome:
         out = Outcome()
-        if group.waits_for_first_members:
-            self._end_joining_unless_more_come(group, now, out)
-        else:
-            self.go_on(group, now, out)
+        self.go_on(group, now, out)
         return out
 
     def _join_time_over(self, group: ClassicGroup, now: Now) -> Outcome:
@@ -141,9 +143,11 @@ class Rebalances:
     def _delay_over(self, group: ClassicGroup, delay_ms: int, left_ms: int, now: Now) -> Outcome:
         """Once more, if somebody came and the members' patience allows it."""
         if not (group.joined_in_delay and left_ms):
-            out = Outcome()
-            self._end_joining_unless_more_come(group, now, out)
-            return out
+            ends_ms = self._gathered_at_ms(group)
+            if now.ms < ends_ms:
+                self._wait_for_first_members(group, ends_ms - now.ms, 0, now)
+                return Outcome()
+            return self._join_time_over(group, now)
         group.joined_in_delay = False
         next_delay_ms = min(self._settings.initial_rebalance_delay_ms, left_ms)
         self._wait_for_first_members(group, next_delay_ms, max(left_ms - delay_ms, 0), now)
