@@ -7,6 +7,7 @@ import contextlib
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -146,7 +147,7 @@ def test_one_that_fails_keeps_nobody_else_waiting() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: failures.append(str(context["exception"])))
         held = HeldAnswers(loop)
-        hold_many(held, [lambda number=number: tell(number) for number in range(4)])  # type: ignore[misc]
+        hold_many(held, [partial(tell, number) for number in range(4)])
         held.disturbed("group")
         await asyncio.sleep(0.01)
         assert len(held) == 0

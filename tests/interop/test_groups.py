@@ -432,10 +432,9 @@ def test_our_group_records_end_up_as_kafkas_do(logs: dict[str, list[Path]]) -> N
         {stored.key: stored.value for stored in decoded(logs[name])} for name in ("tidelog", "kafka")
     )
     for group in (ours, theirs):
+        # Of two members, whose names were made the same: which of them comes last is chance.
         for key in [key for key in group if '"mixed"' in key and "memberId" in key]:
-            del group[
-                key
-            ]  # of two members, whose names were made the same: which of them comes last is chance
+            del group[key]
         # Ours says that whoever comes to an empty group need not wait for an assignment.
         del group[json.dumps({"data": {"groupId": "consumers-left"}, "type": "6"}, sort_keys=True)]
     assert ours == theirs
