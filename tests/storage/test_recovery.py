@@ -149,6 +149,17 @@ def test_damage_in_synced_data_is_kept_and_reported_and_what_follows_stays(disk:
             again.read(2, 1, end_offset=20)
 
 
+def test_harm_that_ends_within_the_next_base_offset_gives_no_offset_to_another_batch(disk: SimDisk) -> None:
+    """The CRC does not cover it: zeroed, the second batch seems to be the first."""
+    log, batches = filled(disk)
+    second = log.segments[0].find(batches[1].base_offset)[0]  # type: ignore[index]
+    disk.corrupt(log.segments[0].file.path, 0, bytes(second + 8))
+    again = open_orders(disk.crash("keep_all"), recovery_point=4)
+    damage = again.recovery.damages[0]
+    assert (damage.first_offset, damage.end_offset) == (0, batches[2].base_offset)
+    assert read_all(again, start=damage.end_offset) == batches[2:]
+
+
 def test_an_active_segment_that_ends_in_damage_gets_a_successor_and_no_offset_twice(disk: SimDisk) -> None:
     log, batches = filled(disk, 6, ONE_SEGMENT)
     path = log.active.file.path

@@ -60,7 +60,7 @@ def find(segment: Segment, damages: Sequence[Damage], offset: int) -> tuple[int,
             raise CorruptDataError(f"{damage}; offset {damage.end_offset} is the next that can be read")
         start = damage.end_position
     indexed_offset, indexed = segment.offset_index.lookup(offset)
-    if start < indexed < end and segment.is_batch_at(indexed, indexed_offset):
+    if start < indexed < end and segment.is_batch_at(indexed, indexed_offset, end=end):
         start = indexed
     for position, header in scan_headers(segment.file, start, end):
         if header.last_offset >= offset:

@@ -205,7 +205,7 @@ class Recovery:
             segment.file,
             position + 1,
             end,
-            first_offset=first_offset,
+            first_offset=first_offset + 1,  # what is damaged held at least one offset
             last_offset=segment.base_offset + MAX_RELATIVE_OFFSET,
         )
         if found is not None and segment.base_offset_at(found) <= self._recovery_point:

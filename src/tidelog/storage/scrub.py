@@ -4,7 +4,8 @@ Disks forget. What was synced once is read again here before anybody needs it, a
 position and offsets (I2). The CRC covers a batch from its attributes on. Base offset and leader epoch stand outside of it, and a client
 cannot see that they lie; they are judged by the batches around them, the next segment's name and the leader epoch cache. A
 single flipped bit in a log without gaps is therefore always found. (In a gap that compaction left, a base offset can change into another
-one that nothing contradicts.) Gaps are noted: where nothing was compacted, batches were lost without a trace of damage.
+one that nothing contradicts.) Harm may end within the base offset of the batch behind it, whose CRC then still holds: that batch is believed
+only if its neighbours or the offset index say the same of it. Gaps are noted: where nothing was compacted, batches were lost without a trace of damage.
 
 Memory is bounded by a chunk, whatever a header claims; `step` does a bounded piece of work. Nothing is changed here: what a finding means for
 readers is in `damage`, what the broker does about it in `broker/scrubber`.
@@ -111,6 +112,10 @@ class SegmentScrub:
         self._wrong_epoch: _Accepted | None = None
         self._odd_epoch: int | None = None  # of the batch before, if it was at odds with the cache
         self._run: _Run | None = None
+        self._promised: int | None = None  # where the damaged batch says that the next one begins
+        self._in_doubt = (
+            False  # the batch before stands right behind damage, and nothing confirmed its offsets yet
+        )
         self._search_from: int | None = None
         self._large: _Large | None = None
         self._chunk = b""
@@ -204,6 +209,7 @@ class SegmentScrub:
         return used
 
     def _finish(self) -> None:
+        self._settle_doubt(self.facts.end_offset)
         self._settle_epoch(None)
         if self._run is not None:
             self._end_run(self.facts.size, self.facts.end_offset)
@@ -223,6 +229,7 @@ class SegmentScrub:
 
     def _ends_early(self, size: int) -> None:
         """The file is shorter than it was when the segment was sealed."""
+        self._settle_doubt(None)
         self._begin_run(
             self._position,
             f"the file ends at position {size}, {self.facts.size - size} bytes are missing",
@@ -232,6 +239,7 @@ class SegmentScrub:
     def _unsound(self, header: BatchHeader | None, problem: str) -> None:
         """Go on where its length says, if a batch stands there that follows it in offsets too; else look for the next one."""
         position, facts = self._position, self.facts
+        self._settle_doubt(None if header is None else header.base_offset)
         self._begin_run(position, problem)
         self._chunk, self._chunk_start = b"", position
         if header is not None and header.base_offset >= self._expected and header.size >= HEADER_SIZE:
@@ -248,6 +256,7 @@ class SegmentScrub:
             )
             if found is not None and found.base_offset == header.next_offset:
                 self._position = self._chunk_start = following
+                self._promised = header.next_offset
                 return
         self._search_from = position + 1
 
@@ -279,14 +288,19 @@ class SegmentScrub:
         self.batches += 1
         base_offset = header[0]
         last_offset = base_offset + header[6]
+        behind_damage = self._run is not None and base_offset != self._promised
+        if self._in_doubt:
+            self._settle_doubt(base_offset)
         expected = self._expected
-        if base_offset < expected or not base_offset <= last_offset < self.facts.end_offset:
+        # What is damaged held at least one offset.
+        if base_offset < expected + behind_damage or not base_offset <= last_offset < self.facts.end_offset:
             self._out_of_place(position, header)
             if self._run is not None:
                 return
             expected = self._expected
         if self._run is not None:
             self._end_run(position, base_offset)
+            self._in_doubt = behind_damage and not self._indexes.confirms(position, last_offset)
         elif base_offset > expected:
             self._note_gap(position, expected, base_offset)
         if header[2] != self._epoch or base_offset >= self._epoch_end:
@@ -296,6 +310,15 @@ class SegmentScrub:
         indexes = self._indexes
         if position >= indexes.next_position or last_offset >= indexes.next_offset:
             indexes.check(position, header)
+
+    def _settle_doubt(self, next_offset: int | None) -> None:
+        """Where the bytes behind a batch in doubt say that they begin decides whether it is believed."""
+        if self._in_doubt and next_offset != self._expected:
+            assert self._previous is not None
+            self._take_back(
+                self._previous, "nothing confirms the batch's offsets, and it stands behind damage"
+            )
+        self._in_doubt = False
 
     def _out_of_place(self, position: int, header: BatchHeader) -> None:
         """Two batches cannot both be right about their offsets. A run is open afterwards if this one is, or may be, wrong."""
@@ -310,6 +333,7 @@ class SegmentScrub:
             if belongs_there and header.last_offset < self.facts.end_offset:
                 self._take_back(self._previous, problem)
                 self._end_run(position, base_offset)
+                self._expected = base_offset
                 return
             if before.base_offset > expected:
                 # It stands behind a gap: either of the two may be the wrong one.
@@ -380,7 +404,7 @@ class SegmentScrub:
         self._settle_epoch(None)
         if self._run is None:
             self._run = _Run(position, self._expected, problem)
-        self._previous = None
+        self._previous = self._promised = None
 
     def _end_run(self, position: int, next_offset: int) -> None:
         assert self._run is not None

@@ -32,6 +32,7 @@ class IndexWalk:
         self.problem: str | None = None
         self.next_position = self.next_offset = _NOWHERE
         self._log = log
+        self._offset_index = offset_index
         self._offsets = iter(offset_index if offset_index is not None else ())
         self._times = iter(time_index if time_index is not None else ())
         self._last_offset = self._timestamp = -1
@@ -64,6 +65,15 @@ class IndexWalk:
                 self._next_time()
         except struct_error as error:  # the file became shorter meanwhile
             self._wrong(str(error))
+
+    def confirms(self, position: int, last_offset: int) -> bool:
+        """Whether an entry says that the batch at this position ends with this offset; False also where there is none."""
+        if self._offset_index is None or self.problem is not None:
+            return False
+        try:
+            return self._offset_index.first_at_or_after_position(position) == (last_offset, position)
+        except (CorruptDataError, struct_error):
+            return False  # `check` comes upon it, too, and says so
 
     def finish(self) -> None:
         """Entries that are left speak of what is not there."""

@@ -358,9 +358,13 @@ class Segment:
                 f"{index.file.path}: no batch that ends at offset {offset} stands at position {position}"
             )
 
-    def is_batch_at(self, position: int, last_offset: int) -> bool:
+    def is_batch_at(self, position: int, last_offset: int, *, end: int | None = None) -> bool:
+        """Whether a batch with this last offset stands there, and ends at or before `end`, which is the file's if not given."""
         raw = self.file.read_at(HEADER_SIZE, position) if position + HEADER_SIZE <= self.size else b""
-        return len(raw) == HEADER_SIZE and read_header(raw).last_offset == last_offset
+        if len(raw) < HEADER_SIZE:
+            return False
+        header = read_header(raw)
+        return header.last_offset == last_offset and position + header.size <= (end or self.size)
 
     def reset_indexes(self, *, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes empty, the segment's size 0: `note_batch` is then told of every batch again."""
