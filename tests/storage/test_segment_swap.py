@@ -12,6 +12,7 @@ from kafka.record import MemoryRecords
 from tests.storage.log_world import NOW_MS, SMALL, append, append_many, make_batch, open_orders, read_all
 from tidelog.records.batch import crc_matches, read_header
 from tidelog.records.record import iter_records
+from tidelog.storage import segment_swap
 from tidelog.storage.batch_scan import scan_batches
 from tidelog.storage.disk import Disk
 from tidelog.storage.log import Log
@@ -80,6 +81,20 @@ def test_each_step_leaves_a_log_that_can_be_read_and_written(log: Log) -> None:
         steps += 1
     assert steps == 4 and log.swap is None
     assert log.log_end_offset == 14
+
+
+def test_many_old_segments_go_in_turns(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names change on the loop, which others wait for."""
+    monkeypatch.setattr(segment_swap, "OLD_AT_ONCE", 2)
+    before = read_all(log)
+    old = log.segments[:3]
+    swap = SegmentSwap(log, old, [copied(log, old)], now_ms=NOW_MS)
+    gone = []
+    while (job := swap.advance()) is not None:
+        gone.append(sum(".log.deleted" in path for _, path in log.deferred_deletes))
+        job()
+        assert read_all(log) == before
+    assert gone == [0, 0, 2, 3, 3]
 
 
 def test_offsets_of_records_that_are_gone_are_spoken_for(log: Log) -> None:

@@ -20,7 +20,7 @@ thread: `advance`, run the job, `advance`, until there is none. What a start doe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.records.batch import (
     CURRENT_MAGIC,
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from tidelog.storage.log import Log
 
 Job = Callable[[], None]
+
+OLD_AT_ONCE: Final = 50
+"""Each is renamed with its indexes, on the loop: some milliseconds for so many."""
 
 
 def new_segment(log: Log, base_offset: int, *, now_ms: int) -> Segment:
@@ -137,7 +140,7 @@ class SegmentSwap:
         if not self._abandoned:
             self._commit()
             yield self._sync_names
-        if not self._abandoned:
+        while self._old and not self._abandoned:
             self._let_old_go()
             yield self._sync_names
         for segment in self._new:
@@ -179,11 +182,12 @@ class SegmentSwap:
         log.replace_segments([*log.segments[:number], *self._new, *log.segments[number + len(self._old) :]])
 
     def _let_old_go(self) -> None:
-        """Step 4. Snapshots between the new segments go too: recovery begins at segments."""
+        """Step 4, some of them. Snapshots between the new segments go too: recovery begins at segments."""
         log = self._log
+        some, self._old = self._old[:OLD_AT_ONCE], self._old[OLD_AT_ONCE:]
         due_ms = self._now_ms + log.config.file_delete_delay_ms
         kept = {segment.base_offset for segment in self._new}
-        for segment in self._old:
+        for segment in some:
             log.deferred_deletes.extend((due_ms, path) for path in segment.mark_deleted())
             if segment.base_offset not in kept:
                 log.disk.remove(files.snapshot_path(log.directory, segment.base_offset))
