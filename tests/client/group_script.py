@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.client.conftest import FakeBroker, versions_answer
-from tidelog.client.cluster import ClientSettings, ClusterClient
+from tidelog.client.cluster import ClusterClient
 from tidelog.client.groups import Groups
+from tidelog.client.settings import ClientSettings
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse

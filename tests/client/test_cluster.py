@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tidelog.client.cluster import (
-    ClientSettings,
     ClusterClient,
     PartitionMissingError,
     TopicMissingError,
@@ -17,6 +16,7 @@ from tidelog.client.errors import BrokerError, BrokerUnreachableError, Connectio
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import LATEST, list_offsets
 from tidelog.client.produce import BatchProducer, Delivered, OutgoingRecord
+from tidelog.client.settings import ClientSettings
 from tidelog.records.batch import read_header
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode

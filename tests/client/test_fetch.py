@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.cluster import ClientSettings, ClusterClient
+from tidelog.client.cluster import ClusterClient
 from tidelog.client.errors import BrokerError, MalformedResponseError
 from tidelog.client.fetch import FetchedRun, Fetcher, FetchSettings, records_of
 from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.settings import ClientSettings
 from tidelog.errors import CorruptDataError
 from tidelog.records.builder import build_batch
 from tidelog.records.control import ControlType, control_key

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidelog import __version__
-from tidelog.cli import bench, config, consume, explain, group, log, produce, start, topic
+from tidelog.cli import bench, config, consume, dlq, explain, group, log, produce, start, topic
 from tidelog.cli.boundary import plain_typer
 
 app = plain_typer(
@@ -19,6 +19,7 @@ app.add_typer(topic.app, name="topic")
 produce.register(app)
 consume.register(app)
 app.add_typer(group.app, name="group")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(explain.app, name="explain")
 app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")

@@ -90,8 +90,9 @@ def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitab
     import asyncio
 
     from tidelog import __version__
-    from tidelog.client.cluster import ClientSettings, ClusterClient, TopicMissingError
+    from tidelog.client.cluster import ClusterClient, TopicMissingError
     from tidelog.client.errors import BrokerUnreachableError
+    from tidelog.client.settings import ClientSettings
 
     async def session() -> T:
         settings = ClientSettings(client_id="tidelog-cli", client_version=__version__)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from tidelog.ports import Rng
 
 
-class Backoff:
+def pause_ms(rng: Rng, attempts: int, *, first_ms: int, max_ms: int) -> float:
     """Exponential with jitter, under Kafka's names: `retry.backoff.ms` doubling up to `retry.backoff.max.ms`, ±20 %."""
+    return min(max_ms, first_ms << min(attempts, 30)) * (0.8 + 0.4 * rng.random())
+
+
+class Backoff:
+    """`pause_ms` with a memory of how often it was asked."""
 
     __slots__ = ("_attempts", "_first_ms", "_max_ms", "_rng")
 
@@ -17,9 +22,9 @@ class Backoff:
         self._attempts = 0
 
     def next_seconds(self) -> float:
-        base = min(self._max_ms, self._first_ms << min(self._attempts, 30))
+        pause = pause_ms(self._rng, self._attempts, first_ms=self._first_ms, max_ms=self._max_ms)
         self._attempts += 1
-        return base * (0.8 + 0.4 * self._rng.random()) / 1000
+        return pause / 1000
 
     def reset(self) -> None:
         self._attempts = 0

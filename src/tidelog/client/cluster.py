@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from tidelog.client.backoff import Backoff, Deadline
 from tidelog.client.connection import Connection
 from tidelog.client.errors import BrokerError, BrokerUnreachableError, ClientError, check
 from tidelog.client.metadata import ClusterMetadata, TopicInfo, TopicPartition
+from tidelog.client.settings import ClientSettings
 from tidelog.ports import Rng, SystemRng
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
@@ -32,18 +32,6 @@ ANY_NODE = -1
 """Whichever broker we are already connected to."""
 CONTROLLER = -2
 """The controller, or a broker that forwards to it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """Kafka's names (dots as underscores) and, but for the timeout of interactive use, its defaults."""
-
-    client_id: str = "tidelog"
-    client_version: str = "unknown"
-    request_timeout_ms: int = 30_000
-    connect_timeout_ms: int = 10_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
 
 
 class ClusterClient:
@@ -151,6 +139,11 @@ class ClusterClient:
                 allow_auto_topic_creation=create,
             ),
         )
+        if (
+            response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
+        ):  # KIP-1102: this is not our cluster any more
+            logger.warning("%s asks its clients to begin anew with the bootstrap servers", connection.address)
+            self.metadata = ClusterMetadata()
         check(response.error_code, f"metadata from {connection.address}")
         self.metadata = self.metadata.updated_by(response, everything=names is None)
         return self.metadata
@@ -212,7 +205,7 @@ class ClusterClient:
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
         """What we know about these topics turned out stale: the next look-up asks again."""
-        self.metadata = self.metadata.without(topics)
+        self.metadata = self.metadata.doubting(topics)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -257,7 +250,7 @@ class ClusterClient:
 
     async def _look_again(self) -> None:
         """Leaders and brokers may have changed, which is often why the last try failed."""
-        self.metadata = self.metadata.without(list(self.metadata.topics))
+        self.metadata = self.metadata.doubting(self.metadata.topics)
         try:
             await self.refresh_metadata([])
         except ClientError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidelog.client.addresses import Address
@@ -70,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._failure: ClientError | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._when_writable: list[Callable[[], None]] = []
         self._gone = asyncio.Event()
 
     @classmethod
@@ -147,7 +149,23 @@ class Connection(asyncio.BufferedProtocol):
     async def send_unanswered(self, key: ApiKey, message: object, *, at_most: int | None = None) -> None:
         """For the one request that gets no answer: Produce with acks=0."""
         await self._writable.wait()
+        self.post(key, message, at_most=at_most)
+
+    def post(self, key: ApiKey, message: object, *, at_most: int | None = None) -> None:
+        """The same for those who have asked `is_writable`."""
         self._write(key, self.version_for(key, at_most=at_most), message)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket has taken most of what was written."""
+        return self._writable.is_set()
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        """Once, when the socket takes more again, or never will."""
+        if self._writable.is_set():
+            self._loop.call_soon(call)
+        elif call not in self._when_writable:
+            self._when_writable.append(call)
 
     def _send(
         self, key: ApiKey, version: int, message: object, timeout_ms: int | None
@@ -209,6 +227,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        calls, self._when_writable = self._when_writable, []
+        for call in calls:
+            self._loop.call_soon(call)
 
     def eof_received(self) -> bool:
         return False
@@ -252,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             return
         self._failure = failure
-        self._writable.set()
+        self.resume_writing()
         while self._in_flight:
             pending = self._in_flight.popleft()
             pending.timer.cancel()

@@ -59,6 +59,50 @@ class BrokerError(ClientError):
         self.retriable = known is not None and known.retriable
 
 
+class SettingsError(ClientError, ValueError):
+    """A setting that makes no sense by itself, or not beside another one."""
+
+
+class ClosedError(ClientError):
+    """The producer or consumer was closed, and is asked for something."""
+
+
+class DeliveryTimedOutError(ClientError):
+    """A record was not acknowledged within `delivery.timeout.ms`. The broker may have it all the same."""
+
+
+class DeliveryFailedError(ClientError):
+    """Records whose delivery nobody waited for were not delivered; `flush` and `close` say so."""
+
+
+class BufferExhaustedError(ClientError):
+    """No room for another record within `max.block.ms`: records come faster than the brokers take them."""
+
+
+class RecordTooLargeError(ClientError):
+    """A record that is larger than `max.request.size` or `buffer.memory`."""
+
+
+class CommitFailedError(ClientError):
+    """Offsets were not committed because the group goes on without this member: somebody else may have the partitions by now."""
+
+
+class FencedInstanceError(ClientError):
+    """Another consumer with the same `group.instance.id` has taken this one's place."""
+
+
+class NoOffsetError(ClientError):
+    """A partition has no committed offset, or one that is not in the log any more, and `auto.offset.reset` is none."""
+
+
+class LogTruncatedError(ClientError):
+    """Records that this consumer has read are gone: a leader was elected without them (KIP-320)."""
+
+
+class RecordError(ClientError):
+    """One record cannot be decoded; the consumer's position is still before it."""
+
+
 def check(code: int, about: str, message: str | None = None) -> None:
     """Raise what a response's error code says; nothing for NONE."""
     if code != ErrorCode.NONE:

@@ -62,6 +62,7 @@ class Membership(NamedTuple):
 
     member_id: str = ""
     generation: int = -1
+    instance_id: str | None = None
 
 
 NOBODY = Membership()
@@ -235,18 +236,18 @@ class Groups:
         return await self.at_coordinator(group_id, ask)
 
     async def commit(
-        self, group_id: str, offsets: Mapping[TopicPartition, int], *, member: Membership = NOBODY
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, Committed],
+        *,
+        member: Membership = NOBODY,
+        timeout_ms: int | None = None,
     ) -> None:
         """In the name of a member; of nobody only while the group has no members: UNKNOWN_MEMBER_ID otherwise."""
         topics = [
             offset_commit.OffsetCommitRequestTopic(
                 name=topic,
-                partitions=[
-                    offset_commit.OffsetCommitRequestPartition(
-                        partition_index=p, committed_offset=offsets[TopicPartition(topic, p)]
-                    )
-                    for p in partitions
-                ],
+                partitions=[_to_commit(p, offsets[TopicPartition(topic, p)]) for p in partitions],
             )
             for topic, partitions in _by_topic(offsets).items()
         ]
@@ -254,6 +255,7 @@ class Groups:
             group_id=group_id,
             generation_id_or_member_epoch=member.generation,
             member_id=member.member_id,
+            group_instance_id=member.instance_id,
             topics=topics,
         )
 
@@ -267,7 +269,7 @@ class Groups:
                         p.error_code, f"committing for {topic.name}-{p.partition_index} in group {group_id}"
                     )
 
-        await self.at_coordinator(group_id, ask)
+        await self.at_coordinator(group_id, ask, timeout_ms=timeout_ms)
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget what is committed. GROUP_SUBSCRIBED_TO_TOPIC while members of the group read the topic."""
@@ -294,6 +296,16 @@ class Groups:
                     check(p.error_code, about)
 
         await self.at_coordinator(group_id, ask)
+
+
+def _to_commit(partition: int, what: int | Committed) -> offset_commit.OffsetCommitRequestPartition:
+    committed = what if isinstance(what, Committed) else Committed(what)
+    return offset_commit.OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        committed_metadata=committed.metadata,
+    )
 
 
 def _fetch_request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidelog.client.addresses import Address
@@ -54,10 +54,12 @@ class ClusterMetadata:
     controller_id: int = -1
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()
+    """Topics whose leaders turned out not to be who we thought; what was known of them still tells older news from newer."""
 
     def leader_of(self, tp: TopicPartition) -> PartitionInfo | None:
-        """The partition, if its leader is known and among the brokers."""
-        topic = self.topics.get(tp.topic)
+        """The partition, if its leader is known, not doubted, and among the brokers."""
+        topic = self.topics.get(tp.topic) if tp.topic not in self.doubted else None
         info = topic.partitions.get(tp.partition) if topic is not None else None
         return info if info is not None and info.leader in self.brokers else None
 
@@ -65,8 +67,15 @@ class ClusterMetadata:
         return next((t.name for t in self.topics.values() if t.topic_id == topic_id), None)
 
     def updated_by(self, response: MetadataResponse, *, everything: bool) -> ClusterMetadata:
-        """Brokers are replaced; topics too if all were asked for, otherwise only those in the answer."""
-        answered = {topic.name: topic for topic in map(_topic, response.topics) if topic.name}
+        """Brokers are replaced; topics too if all were asked for, otherwise only those in the answer.
+
+        A broker that has not heard of an election yet may answer late: a leader of an older epoch than we know is no news (KIP-320).
+        """
+        answered = {
+            topic.name: _not_older(topic, self.topics.get(topic.name))
+            for topic in map(_topic, response.topics)
+            if topic.name
+        }
         return ClusterMetadata(
             cluster_id=response.cluster_id or self.cluster_id,
             controller_id=response.controller_id,
@@ -74,12 +83,22 @@ class ClusterMetadata:
                 b.node_id: BrokerInfo(b.node_id, Address(b.host, b.port), b.rack) for b in response.brokers
             },
             topics=answered if everything else {**self.topics, **answered},
+            doubted=frozenset() if everything else self.doubted - answered.keys(),
         )
 
-    def without(self, topics: Iterable[str]) -> ClusterMetadata:
-        gone = set(topics)
-        kept = {name: topic for name, topic in self.topics.items() if name not in gone}
-        return ClusterMetadata(self.cluster_id, self.controller_id, self.brokers, kept)
+    def doubting(self, topics: Iterable[str]) -> ClusterMetadata:
+        return replace(self, doubted=self.doubted | set(topics))
+
+
+def _not_older(topic: TopicInfo, known: TopicInfo | None) -> TopicInfo:
+    if known is None or known.topic_id != topic.topic_id:
+        return topic
+    newer = {
+        number: before
+        for number, before in known.partitions.items()
+        if number in topic.partitions and 0 <= topic.partitions[number].leader_epoch < before.leader_epoch
+    }
+    return replace(topic, partitions={**topic.partitions, **newer}) if newer else topic
 
 
 def _topic(topic: MetadataResponseTopic) -> TopicInfo:

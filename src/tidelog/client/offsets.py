@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.client.cluster import ClusterClient
-from tidelog.client.errors import check
+from tidelog.client.errors import BrokerError, check
 from tidelog.client.metadata import TopicPartition
 from tidelog.wire.api import ApiKey
 from tidelog.wire.messages.delete_records import (
@@ -26,6 +26,12 @@ from tidelog.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+)
+from tidelog.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 
 LATEST = -1
@@ -63,14 +69,21 @@ class LogDir:
 
 
 async def list_offsets(
-    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int = 0,
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """For each partition the first record at or after a timestamp (ms), or EARLIEST, LATEST, MAX_TIMESTAMP."""
+    """For each partition the first record at or after a timestamp (ms), or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+    With isolation level 1 (read_committed) the latest is the last stable offset.
+    """
 
     async def ask() -> dict[TopicPartition, FoundOffset]:
         groups = await cluster.by_leader(wanted)
         answers = await asyncio.gather(
-            *(_list_from(cluster, node, tps, wanted) for node, tps in groups.items())
+            *(_list_from(cluster, node, tps, wanted, isolation_level) for node, tps in groups.items())
         )
         return {tp: found for answer in answers for tp, found in answer.items()}
 
@@ -78,10 +91,15 @@ async def list_offsets(
 
 
 async def _list_from(
-    cluster: ClusterClient, node: int, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int]
+    cluster: ClusterClient,
+    node: int,
+    tps: list[TopicPartition],
+    wanted: Mapping[TopicPartition, int],
+    isolation_level: int,
 ) -> dict[TopicPartition, FoundOffset]:
     request = ListOffsetsRequest(
         replica_id=-1,
+        isolation_level=isolation_level,
         timeout_ms=cluster.settings.request_timeout_ms,
         topics=[
             ListOffsetsTopic(
@@ -106,6 +124,58 @@ async def _list_from(
             check(p.error_code, f"looking up an offset in {tp}")
             found[tp] = FoundOffset(p.offset, p.timestamp, p.leader_epoch)
     return found
+
+
+async def end_of_epochs(
+    cluster: ClusterClient, epochs: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """For each partition, given (its leader's epoch, an epoch of ours): (end offset, epoch) of the leader's log up to ours (KIP-320).
+
+    Without those whose leader has changed meanwhile: ask again when the metadata is fresh.
+    """
+    groups = await cluster.by_leader(epochs)
+    answers = await asyncio.gather(
+        *(_epochs_from(cluster, node, tps, epochs) for node, tps in groups.items())
+    )
+    return {tp: found for answer in answers for tp, found in answer.items()}
+
+
+async def _epochs_from(
+    cluster: ClusterClient,
+    node: int,
+    tps: list[TopicPartition],
+    epochs: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[TopicPartition, tuple[int, int]]:
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            OffsetForLeaderTopic(
+                topic=topic,
+                partitions=[
+                    OffsetForLeaderPartition(
+                        partition=tp.partition, current_leader_epoch=epochs[tp][0], leader_epoch=epochs[tp][1]
+                    )
+                    for tp in found
+                ],
+            )
+            for topic, found in _by_topic(tps).items()
+        ],
+    )
+    response: OffsetForLeaderEpochResponse = await cluster.request(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH, request, node=node
+    )
+    ends: dict[TopicPartition, tuple[int, int]] = {}
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.topic, p.partition)
+            error = BrokerError(p.error_code, f"validating the position in {tp}")
+            if p.error_code == 0:
+                ends[tp] = (p.end_offset, p.leader_epoch)
+            elif not error.retriable:
+                raise error
+    if len(ends) < len(tps):
+        cluster.forget_leaders({tp.topic for tp in tps})
+    return ends
 
 
 async def delete_records(

@@ -1,0 +1,139 @@
+"""Our client beside confluent-kafka, aiokafka and kafka-python: records per second and processor time per record, in alternating rounds on one broker.
+
+    python -m bench.clients                    # three rounds, some ten minutes
+    python -m bench.clients --rounds 5 --sizes 100
+
+The broker is Tidelog in a process of its own with durability=replicated, or any Kafka with --bootstrap. Each measurement is a process of its own (`bench.clients_load`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import uuid
+from collections import defaultdict
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.clients_load import CLIENTS
+from bench.run import machine
+from tools.peers.tidelog import TidelogPeer
+
+COUNTS = {100: 500_000, 1024: 200_000}
+FASTER = ("tidelog-arrow", "confluent-kafka")
+"""These move ten times as many in the same time."""
+BESIDE = {"tidelog": "aiokafka", "tidelog-blocking": "kafka-python", "tidelog-arrow": "confluent-kafka"}
+AIMS = {
+    ("tidelog", "produce"): 1.5,
+    ("tidelog", "consume"): 1.5,
+    ("tidelog-arrow", "produce"): 3.0,
+    ("tidelog-arrow", "consume"): 5.0,
+}
+TIMEOUT_SECONDS = 300
+
+
+class Sample(NamedTuple):
+    per_second: float
+    cpu_us: float
+
+
+def measure(client: str, direction: str, servers: str, topic: str, count: int, size: int) -> Sample:
+    command = [
+        sys.executable,
+        "-m",
+        "bench.clients_load",
+        client,
+        direction,
+        servers,
+        topic,
+        str(count),
+        str(size),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    if done.returncode:
+        raise RuntimeError(f"{client} {direction} failed:\n{done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return Sample(result["records"] / result["seconds"], result["cpu_seconds"] / result["records"] * 1e6)
+
+
+def make_topic(servers: str, name: str) -> None:
+    from tidelog.client.admin import Admin, NewTopic
+    from tidelog.client.cluster import ClusterClient
+
+    async def make() -> None:
+        async with ClusterClient(servers) as cluster:
+            await Admin(cluster).create_topics([NewTopic(name, 1, 1, {})])
+            await cluster.topic(name, expected=True)
+
+    asyncio.run(make())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sizes", default="100,1024", help="bytes of a record, separated by commas")
+    parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--bootstrap", help="a broker that runs already")
+    options = parser.parse_args()
+    console = Console(width=max(Console().width, 130), markup=False)
+    clients = options.clients.split(",")
+    samples: dict[tuple[int, str, str], list[Sample]] = defaultdict(list)
+    with nullcontext() if options.bootstrap else TidelogPeer(durability="replicated") as peer:
+        servers = options.bootstrap if peer is None else peer.bootstrap
+        for number in range(options.rounds):
+            for size in map(int, options.sizes.split(",")):
+                ready = f"bench-{uuid.uuid4().hex[:8]}"
+                make_topic(servers, ready)
+                count = COUNTS.get(size, 100_000)
+                # What is consumed comes from one and the same producer.
+                measure("tidelog-arrow", "produce", servers, ready, 10 * count, size)
+                for client in clients[number % len(clients) :] + clients[: number % len(clients)]:
+                    some = 10 * count if client in FASTER else count
+                    topic = f"bench-{uuid.uuid4().hex[:8]}"
+                    make_topic(servers, topic)
+                    for direction, where in (("produce", topic), ("consume", ready)):
+                        sample = measure(client, direction, servers, where, some, size)
+                        samples[size, direction, client].append(sample)
+                        console.print(
+                            f"round {number + 1}  {size:5} B  {direction}  {client:18} {sample.per_second:12,.0f}/s {sample.cpu_us:8.2f} µs",
+                            highlight=False,
+                        )
+    show(samples, console)
+    console.print(f"{machine()}; {options.rounds} rounds", highlight=False)
+
+
+def show(samples: dict[tuple[int, str, str], list[Sample]], console: Console) -> None:
+    table = Table("load", "client", "records/s", "CPU µs/record", "beside", "ratio (rounds)", "aim")
+    for (size, direction, client), found in sorted(samples.items()):
+        beside = BESIDE.get(client)
+        ratio = aim = ""
+        others = samples.get((size, direction, beside or ""))
+        if beside is not None and others:
+            ratios = [a.per_second / b.per_second for a, b in zip(found, others, strict=True)]
+            ratio = f"{statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})"
+            wanted = AIMS.get((client, direction))
+            if wanted is not None:
+                aim = f"≥ {wanted:g}× {'met' if statistics.median(ratios) >= wanted else 'missed'}"
+        table.add_row(
+            f"{direction} {size} B",
+            client,
+            f"{statistics.median(s.per_second for s in found):,.0f}",
+            f"{statistics.median(s.cpu_us for s in found):.2f}",
+            beside or "",
+            ratio,
+            aim,
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Tables in: Arrow columns become record batches, compressed and hashed by partition, without a Python loop over rows.
+
+Encoding and compression happen in a thread, a slice of rows at a time, while the loop sends the slice before. Each batch is as large as a request may
+be (`max.request.size`), because many rows come at once; order within a partition is the order of the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.client.cluster import PartitionMissingError
+from tidelog.client.errors import DeliveryFailedError
+from tidelog.client.metadata import TopicPartition
+from tidelog.client.producer.batch import ProducerBatch
+from tidelog.client.producer.sender import Fate
+from tidelog.records.batch import HEADER_SIZE, Buffer
+from tidelog.records.columnar_encode import (
+    NO_PARTITION,
+    Columns,
+    Payload,
+    columns_of,
+    encode_rows,
+    partitions_by_key,
+    partitions_of_column,
+    rows_by_partition,
+)
+from tidelog.records.compression import Codec, compress
+
+if TYPE_CHECKING:
+    from tidelog.client.producer.producer import KnownTopic, Producer
+
+SLICE_ROWS: Final = 200_000
+"""Rows that are encoded together: enough to fill batches of many partitions, few enough to begin sending soon."""
+
+
+class RowsDelivered(NamedTuple):
+    """Rows that are at `base_offset` and behind it; -1 where the broker does not say."""
+
+    partition: int
+    base_offset: int
+    rows: int
+
+
+class ArrowDelivery:
+    """Await it for where the rows went, batch by batch. DeliveryFailedError if some were not delivered."""
+
+    __slots__ = ("_batches", "rows")
+
+    def __init__(self, batches: list[ProducerBatch], rows: int) -> None:
+        self._batches = batches
+        self.rows = rows
+
+    def __await__(self) -> Generator[Any, None, list[RowsDelivered]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[RowsDelivered]:
+        delivered: list[RowsDelivered] = []
+        failed, first = 0, None
+        left = self._batches[::-1]
+        while left:
+            batch = left.pop()
+            fate: Fate = await asyncio.shield(batch.done)
+            batch.observed = True
+            if fate.parts:
+                left.extend(reversed(fate.parts))
+            elif fate.error is not None:
+                failed, first = failed + batch.count, first or fate.error
+            else:
+                delivered.append(RowsDelivered(batch.tp.partition, fate.base_offset, batch.count))
+        if first is not None:
+            raise DeliveryFailedError(
+                f"{failed} of {self.rows} rows were not delivered; the first: {first}"
+            ) from first
+        return delivered
+
+
+class _Encoded(NamedTuple):
+    partition: int
+    payload: Payload
+    compressed: Buffer | None
+
+
+async def send_arrow(
+    producer: Producer,
+    topic: str,
+    data: Any,
+    *,
+    key: str | None,
+    value: str | None,
+    headers: str | None,
+    partition: str | int | None,
+    timestamp: str | None,
+) -> ArrowDelivery:
+    known = await producer.topic(topic)
+    if isinstance(partition, int) and partition not in known.partitions:
+        raise PartitionMissingError(TopicPartition(topic, partition), known.count)
+    batches: list[ProducerBatch] = []
+    rows = 0
+    settings = producer.settings
+    for piece in _slices(data):
+        columns = partial(
+            columns_of,
+            piece,
+            key=key,
+            value=value,
+            headers=headers,
+            timestamp=timestamp,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        encode = partial(
+            _encode,
+            columns,
+            piece,
+            partition,
+            known,
+            settings.max_request_size - HEADER_SIZE,
+            settings.codec,
+            settings.compression_level,
+        )
+        for encoded in await asyncio.to_thread(encode):
+            batch = await _append(producer, TopicPartition(topic, encoded.partition), encoded)
+            batches.append(batch)
+        rows += piece.num_rows
+    return ArrowDelivery(batches, rows)
+
+
+async def _append(producer: Producer, tp: TopicPartition, encoded: _Encoded) -> ProducerBatch:
+    payload = encoded.payload
+    loop = asyncio.get_running_loop()
+
+    def append() -> ProducerBatch | None:
+        return producer.accumulator.append_batch(
+            tp,
+            payload.data,
+            payload.rows,
+            (payload.base_timestamp, payload.max_timestamp),
+            encoded.compressed,
+            loop.time(),
+        )
+
+    batch = append()
+    if batch is None:
+        return await producer.when_there_is_room(append)
+    producer.look_soon()
+    await asyncio.sleep(0)
+    return batch
+
+
+def _slices(data: Any) -> Iterator[pa.RecordBatch]:
+    source: Iterable[pa.RecordBatch]
+    if isinstance(data, pa.RecordBatch):
+        source = (data,)
+    elif isinstance(data, pa.Table):
+        source = data.to_batches(max_chunksize=SLICE_ROWS)
+    elif isinstance(data, pa.RecordBatchReader):
+        source = data
+    elif hasattr(data, "__arrow_c_stream__"):  # Polars, pandas and others hand their data over like this
+        source = pa.RecordBatchReader.from_stream(data)
+    else:
+        raise TypeError(
+            f"send_arrow takes Arrow data (a RecordBatch, a Table, a reader, a Polars frame), not {type(data).__name__}"
+        )
+    for batch in source:
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            yield batch.slice(start, SLICE_ROWS)
+
+
+def _encode(
+    columns: Any,
+    piece: pa.RecordBatch,
+    partition: str | int | None,
+    known: KnownTopic,
+    bytes_max: int,
+    codec: Codec,
+    level: int | None,
+) -> list[_Encoded]:
+    """In a thread."""
+    prepared: Columns = columns()
+    return [
+        _Encoded(number, payload, compress(codec, payload.data, level) if codec != Codec.NONE else None)
+        for number, rows in _by_partition(prepared, piece, partition, known)
+        for payload in encode_rows(prepared, rows, bytes_max=bytes_max)
+    ]
+
+
+def _by_partition(
+    columns: Columns, piece: pa.RecordBatch, partition: str | int | None, known: KnownTopic
+) -> Iterator[tuple[int, Any]]:
+    if isinstance(partition, int):
+        yield partition, np.arange(columns.rows, dtype=np.int64)
+        return
+    if partition is not None:
+        chosen = partitions_of_column(piece, partition, known.count)
+    else:
+        chosen = partitions_by_key(columns, known.count)
+    if (free := chosen == NO_PARTITION).any():
+        chosen[free] = known.next_for_rows()
+    yield from rows_by_partition(chosen, known.count)

@@ -1,0 +1,53 @@
+"""The examples of docs/CLIENT.md do what the page says, one after the other, on one broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.testing import Cluster
+
+PAGE = Path(__file__).parents[2] / "docs" / "CLIENT.md"
+RECIPES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+COMMANDS = re.findall(r"^(tidelog dlq .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_every_recipe_runs() -> None:
+    assert len(RECIPES) == 8 and len(COMMANDS) == 3
+    with Cluster() as cluster:
+        outputs = []
+        for recipe in RECIPES:
+            code = recipe.replace("localhost:9092", cluster.bootstrap_servers)
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, f"{recipe}\n{done.stderr}"
+            outputs.append(done.stdout)
+        assert outputs[0] == "0 0\n"
+        assert outputs[3].splitlines()[:2] == ["0 b'one pizza'", "1 b'order 0'"]
+        assert "records from offset 5 on" in outputs[5]
+        assert outputs[7] == "1000 rows\n"
+        shown = []
+        for command in COMMANDS:
+            words = [
+                sys.executable,
+                "-m",
+                "tidelog.cli.main",
+                *_words(command)[1:],
+                "-b",
+                cluster.bootstrap_servers,
+            ]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            shown.append(done.stdout)
+        assert "ValueError: no oven" in shown[0] and "one pizza" in shown[1]
+        assert shown[2] == "0:0 -> orders-0 at offset 1001\n"
+
+
+def _words(command: str) -> list[str]:
+    import shlex
+
+    return shlex.split(command)
