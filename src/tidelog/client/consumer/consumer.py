@@ -93,7 +93,7 @@ class Consumer:
         self._tasks: list[asyncio.Task[None]] = []
         self._parallel: Parallel | None = None
         self._listener_before: RebalanceListener | None = None
-        self._is_started = self._is_closed = False
+        self._is_started = self._is_closing = self._is_closed = False
 
     @classmethod
     def configured(cls, config: Mapping[str, Any], **more: Any) -> Consumer:
@@ -113,6 +113,7 @@ class Consumer:
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
+        self._metadata_wanted = asyncio.Event()
         self._fetching = Fetching(
             self._cluster,
             settings,
@@ -143,17 +144,22 @@ class Consumer:
         await self.close()
 
     async def close(self, *, commit: bool | None = None) -> None:
-        """Commit if that happens by itself (or as `commit` says), leave the group, end."""
-        if self._is_closed:
+        """Commit if that happens by itself (or as `commit` says), give up the partitions, leave the group, end."""
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
         if not self._is_started:
+            self._is_closed = True
             return
         self._finished_with_last()
         by_itself = self.settings.enable_auto_commit or self._parallel is not None
         if by_itself if commit is None else commit:
             await self._commit_quietly(self._safe())
-        await self._end()
+        try:
+            if self._membership is not None and self._membership.member.is_member and self._positions.states:
+                await call(self._listener, "on_partitions_revoked", self.assignment())
+        finally:
+            await self._end()
 
     @property
     def is_closed(self) -> bool:
@@ -198,6 +204,7 @@ class Consumer:
             wanted = self._matching()
         self._topics = wanted
         if self._is_started:
+            self._metadata_wanted.set()
             self._join()
 
     def unsubscribe(self) -> None:
@@ -276,6 +283,7 @@ class Consumer:
     async def _watch_metadata(self) -> None:
         """New topics that match a pattern, new partitions of those that are read, new leaders."""
         while True:
+            self._metadata_wanted.clear()
             try:
                 everything = self._pattern is not None
                 known = {tp.topic for tp in self._positions.states} | self._topics
@@ -292,7 +300,9 @@ class Consumer:
                 logger.debug("no fresh metadata: %s", error)
                 await asyncio.sleep(self._cluster.backoff().next_seconds())
                 continue
-            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.metadata_max_age_ms / 1000):
+                    await self._metadata_wanted.wait()
 
     # -- records ----------------------------------------------------------------------------------------------------
 
@@ -349,9 +359,9 @@ class Consumer:
         )
         if records is None:
             return []
-        if self._key_deserializer is not None or self._value_deserializer is not None:
-            return [self._deserialized(record) for record in records]
-        return records
+        if self._key_deserializer is None and self._value_deserializer is None:
+            return records
+        return self._deserialized(records)
 
     async def _wait_for(self, take: Callable[[], Any], timeout_ms: int) -> Any:
         """What `take` finds, as soon as it finds something; None when the time is up."""
@@ -414,19 +424,27 @@ class Consumer:
             self._in_hand = {found[1].tp: found[1].start_offset}
         return found
 
-    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
-        try:
-            if self._key_deserializer is not None:
-                record = record._replace(key=self._key_deserializer(record.key))
-            if self._value_deserializer is not None:
-                record = record._replace(value=self._value_deserializer(record.value))
-        except Exception as error:
-            tp = TopicPartition(record.topic, record.partition)
-            self._move(tp, Spot(record.offset, record.leader_epoch))
-            raise RecordError(
-                f"the record at offset {record.offset} of {tp} cannot be deserialized: {error!r}; to go on behind it, seek to offset {record.offset + 1}"
-            ) from error
-        return record
+    def _deserialized(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Up to the first that cannot be; its own error comes when it is the first that is asked for."""
+        done: list[ConsumerRecord] = []
+        for record in records:
+            try:
+                if self._key_deserializer is not None:
+                    record = record._replace(key=self._key_deserializer(record.key))
+                if self._value_deserializer is not None:
+                    record = record._replace(value=self._value_deserializer(record.value))
+            except Exception as error:
+                for tp, offset in first_of(records[len(done) :]).items():
+                    self._move(tp, Spot(offset))
+                if done:
+                    return done
+                tp = TopicPartition(record.topic, record.partition)
+                raise RecordError(
+                    f"the record at offset {record.offset} of {tp} cannot be deserialized: {error!r};"
+                    f" to go on behind it, seek to offset {record.offset + 1}"
+                ) from error
+            done.append(record)
+        return done
 
     async def _do_what_is_pending(self, membership: GroupMembership) -> None:
         """Partitions change hands, in the application's time: it waits for this."""

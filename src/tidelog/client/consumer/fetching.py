@@ -26,11 +26,13 @@ from tidelog.client.errors import (
     MalformedResponseError,
     NoOffsetError,
     RecordError,
+    UnsupportedRequestError,
 )
 from tidelog.client.links import Links
 from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import end_of_epochs, list_offsets
 from tidelog.client.settings import ConsumerSettings
+from tidelog.records.record import INT64_MAX
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.fetch import (
@@ -462,6 +464,8 @@ class Fetching:
                 epochs[state.tp] = (leader.leader_epoch, state.epoch)
         try:
             ends = await end_of_epochs(self._cluster, epochs)
+        except UnsupportedRequestError:  # brokers before Kafka 2.0: nothing can be compared
+            ends = {tp: (INT64_MAX, ours) for tp, (_, ours) in epochs.items()}
         except ClientError as error:
             self._again_later(states)
             logger.debug("no epochs: %s", error)

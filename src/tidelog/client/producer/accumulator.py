@@ -202,11 +202,11 @@ class Accumulator:
         queue = self._queues[tp]
         batch = queue.popleft()
         batch.is_closed = True
+        self._due.pop(tp, None)
         if queue:
-            self._due[tp] = None  # the next one is looked at, too
+            self._due[tp] = None  # the next one is looked at, too, after all others have had their turn
         else:
             del self._queues[tp]
-            self._due.pop(tp, None)
         return batch
 
     def put_back(self, batch: ProducerBatch) -> None:
