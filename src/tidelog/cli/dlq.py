@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -171,6 +170,8 @@ def _read(bootstrap_server: str, topic: str, with_redriven: bool) -> list[DeadLe
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
     return asyncio.run(work)
 
 
