@@ -49,7 +49,7 @@ def keys() -> list[str]:
 
 
 def test_our_client_passes_its_tests_against_kafka(kafka_version: str) -> None:
-    with KafkaPeer() as peer:
+    with KafkaPeer(overrides={"group.initial.rebalance.delay.ms": "0"}) as peer:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *SUITES, "-q", "--timeout", "120", "-p", "no:cacheprovider"],
             cwd=ROOT,

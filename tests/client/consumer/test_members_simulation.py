@@ -99,3 +99,14 @@ def test_who_does_not_poll_loses_its_partitions_and_gets_some_again() -> None:
         world.pass_time(2 * MAX_POLL_MS)
         world.assert_shared()
         assert slow.holds
+
+
+def test_a_subscription_that_changes_while_the_group_is_joined_is_not_forgotten() -> None:
+    for delay_ms in (0, 50, 100, 600, 3_000):
+        world = GroupWorld(1, orders=2, bills=2)
+        consumer = world.add(("range",), frozenset(("orders",)))
+        if delay_ms:
+            world.pass_time(delay_ms)
+        consumer.member.subscribe(TOPICS, world.now)
+        world.pass_time(10_000)
+        world.assert_shared()

@@ -102,6 +102,7 @@ class ClassicMember:
         self.reason = ""
         """Why the member joins (again), in words for a person and for the broker's log."""
         self._topics: frozenset[str] = frozenset()
+        self._joined_with: frozenset[str] = frozenset()  # what the coordinator was told
         self._callbacks: list[Callback] = []
         self._serial = 0
         self._asked: dict[str, int] = {}  # the serial of what is outstanding, by kind
@@ -166,6 +167,8 @@ class ClassicMember:
             return None
         if self.phase is Phase.IN and not is_polling and self._has_stalled(now):
             return self._leave_stalled()
+        if self.phase is Phase.IN and not self._callbacks and self._joined_with != self._topics:
+            self._rebalance("the subscription changed", now)  # while the group was being joined
         if self.phase is Phase.GIVING and is_polling and not self._callbacks:
             self.phase = Phase.JOINING
         if JOIN not in self._asked and now >= self._ask_at:
@@ -199,6 +202,7 @@ class ClassicMember:
 
     def _join(self) -> JoinGroupRequest:
         settings = self._settings
+        self._joined_with = self._topics
         return JoinGroupRequest(
             group_id=settings.group_id,
             session_timeout_ms=settings.session_timeout_ms,
