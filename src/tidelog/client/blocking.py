@@ -97,7 +97,6 @@ class Producer:
     ) -> None:
         self.close()
 
-    # budget: 8 µs for a record, both threads together
     def send(
         self,
         topic: str,

@@ -54,7 +54,6 @@ class GroupWorld:
         self._waiting: list[tuple[Consumer, Question, Asked]] = []
         self._late: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
-        self.has_members_that_were_fenced = False
 
     @property
     def now(self) -> float:

@@ -318,7 +318,6 @@ class Consumer:
     def __aiter__(self) -> Consumer:
         return self
 
-    # budget: 0.5 µs for a record that is at hand
     async def __anext__(self) -> ConsumerRecord:
         """One record after the other, for ever: waits when there is none. Each counts as dealt with when the next one is asked for."""
         held = self._held

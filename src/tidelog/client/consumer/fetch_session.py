@@ -14,7 +14,6 @@ from tidelog.wire.error_codes import ErrorCode
 
 NO_SESSION: Final = 0
 WHOLE_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
 _FORGOTTEN: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,

@@ -138,7 +138,6 @@ class Chunk:
         return header.is_transactional and header.producer_id in self._aborting
 
 
-# budget: 2 µs for a record without headers
 def decode_batch(
     data: memoryview, position: int, header: BatchHeader, tp: TopicPartition, start_offset: int
 ) -> list[ConsumerRecord]:

@@ -107,7 +107,6 @@ class ProducerBatch:
         """Whether it has a sequence number, which it keeps until it is certain that the broker does not have it."""
         return self.base_sequence != NO_SEQUENCE
 
-    # budget: 1.5 µs for a record without headers
     def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> int:
         """Returns the record's place in the batch."""
         number = self.count

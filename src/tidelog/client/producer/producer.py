@@ -256,7 +256,6 @@ class Producer:
 
     # -- records in -------------------------------------------------------------------------------------------------
 
-    # budget: 6 µs for a record without a key and headers
     async def send(
         self,
         topic: str,

@@ -176,7 +176,3 @@ class Sequences:
             return True
         self.producer_id = NO_PRODUCER_ID
         return False
-
-    @property
-    def waits_to_renumber(self) -> bool:
-        return any(partition.must_renumber for partition in self._partitions.values())
