@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.client.consumer.test_records import data_batch
-from tidelog.client.consumer.positions import LATEST, Positions, Spot, Want, first_of
+from tidelog.client.consumer.handed_out import first_of
+from tidelog.client.consumer.positions import LATEST, Positions, Spot, Want
 from tidelog.client.consumer.records import Chunk
 from tidelog.client.metadata import TopicPartition
 from tidelog.records.control import build_end_transaction_marker

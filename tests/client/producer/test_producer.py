@@ -20,7 +20,7 @@ from tidelog.client.errors import (
     SettingsError,
 )
 from tidelog.client.partitioner import partition_for_key
-from tidelog.client.producer.producer import OutgoingRecord
+from tidelog.client.producer.record import OutgoingRecord
 from tidelog.client.serialization import to_json, to_utf8
 from tidelog.client.settings import ProducerSettings
 

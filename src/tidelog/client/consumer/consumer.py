@@ -6,8 +6,8 @@
             cook(record.value)
 
 A record counts as dealt with when the next one is asked for: then its offset may be committed, by itself (`enable.auto.commit`) or by `commit()`. Partitions
-change hands only while the application asks for records. What is fetched is `fetching`'s business, where the consumer stands `positions`', the group
-`membership`'s; this file is what an application calls.
+change hands only while the application asks for records. What is read is `subscription`'s business, what is fetched `fetching`'s, where the consumer stands `positions`' and
+`handed_out`'s, the group `membership`'s, offsets for it `commits`'; this file is what an application calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -24,23 +24,18 @@ from uuid import uuid4
 from tidelog.client.backoff import Deadline
 from tidelog.client.cluster import ClusterClient
 from tidelog.client.consumer.classic_member import ClassicMember
+from tidelog.client.consumer.commits import CommitCallback, Commits
 from tidelog.client.consumer.consumer_member import ConsumerMember
 from tidelog.client.consumer.fetching import READ_COMMITTED, Fetching
+from tidelog.client.consumer.handed_out import HandedOut, first_of
 from tidelog.client.consumer.listener import RebalanceListener, call
 from tidelog.client.consumer.member import Change, MemberSettings
 from tidelog.client.consumer.membership import GroupMembership
 from tidelog.client.consumer.parallel import Handler, Parallel, ParallelSettings
-from tidelog.client.consumer.positions import (
-    EARLIEST,
-    LATEST,
-    PartitionState,
-    Positions,
-    Spot,
-    Want,
-    first_of,
-)
+from tidelog.client.consumer.positions import EARLIEST, LATEST, PartitionState, Positions, Spot, Want
 from tidelog.client.consumer.records import Chunk, ConsumerRecord
-from tidelog.client.errors import ClientError, ClosedError, CommitFailedError, RecordError, SettingsError
+from tidelog.client.consumer.subscription import Subscription
+from tidelog.client.errors import ClientError, ClosedError, RecordError, SettingsError
 from tidelog.client.groups import Committed, Groups
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import FoundOffset, list_offsets
@@ -80,19 +75,24 @@ class Consumer:
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._positions = Positions(bytes_ahead=self.settings.fetch_max_bytes)
+        self._handed_out = HandedOut(self._positions)
+        self._subscription = Subscription(
+            server_matches=self.settings.group_protocol == "consumer",
+            exclude_internal=self.settings.exclude_internal_topics,
+        )
         self._membership: GroupMembership | None = None
+        self._commits: Commits | None = None
+        if self.settings.group_id is not None:
+            self._commits = Commits(
+                self._groups,
+                self.settings.group_id,
+                timeout_ms=self.settings.default_api_timeout_ms,
+                membership=lambda: self._membership,
+            )
         self._listener: RebalanceListener | None = None
-        self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
-        self._server_pattern: str | None = None
-        self._is_assigned_by_hand = False
-        self._held: list[ConsumerRecord] = []  # for `async for`, the next one last
-        self._last: ConsumerRecord | None = None  # what `async for` gave out last
-        self._in_hand: Mapping[TopicPartition, int] = {}  # the first offsets of what `poll` gave out last
-        self._committed_last: dict[TopicPartition, Spot] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._parallel: Parallel | None = None
         self._listener_before: RebalanceListener | None = None
+        self._parallel: Parallel | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_started = self._is_closing = self._is_closed = False
 
     @classmethod
@@ -118,7 +118,7 @@ class Consumer:
             self._cluster,
             settings,
             self._positions,
-            find_committed=self._find_committed if settings.group_id is not None else None,
+            find_committed=self._commits.find if self._commits is not None else None,
             arrived=self._news.set,
         )
         try:
@@ -128,11 +128,17 @@ class Consumer:
         except BaseException:
             await self._end()
             raise
-        self._tasks.append(asyncio.create_task(self._watch_metadata()))
-        if settings.group_id is not None and settings.enable_auto_commit:
-            self._tasks.append(asyncio.create_task(self._commit_by_itself()))
-        if self._is_subscribed:
+        self._in_background(self._watch_metadata())
+        if self._commits is not None and settings.enable_auto_commit:
+            self._in_background(self._commits.every(settings.auto_commit_interval_ms, self._safe))
+        if self._subscription.is_to_topics:
             self._join()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -151,10 +157,10 @@ class Consumer:
         if not self._is_started:
             self._is_closed = True
             return
-        self._finished_with_last()
+        self._handed_out.dealt_with()
         by_itself = self.settings.enable_auto_commit or self._parallel is not None
-        if by_itself if commit is None else commit:
-            await self._commit_quietly(self._safe())
+        if self._commits is not None and (by_itself if commit is None else commit):
+            await self._commits.commit_quietly(self._safe())
         try:
             if self._membership is not None and self._membership.member.is_member and self._positions.states:
                 await call(self._listener, "on_partitions_revoked", self.assignment())
@@ -168,9 +174,10 @@ class Consumer:
     async def _end(self) -> None:
         self._is_closed = True
         self._news.set()  # whoever waits for records waits in vain
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._membership is not None:
             await self._membership.leave()
         await self._fetching.close()
@@ -188,69 +195,33 @@ class Consumer:
         """Share these topics, or all that match a pattern, with the rest of the group. Replaces the subscription of before."""
         if self.settings.group_id is None:
             raise SettingsError("subscribe needs a group.id: give the consumer one, or use assign")
-        if isinstance(topics, str):
-            topics = [topics]
-        wanted = frozenset(topics)
-        if bool(wanted) == (pattern is not None):
-            raise ValueError("subscribe takes either topics or a pattern")
-        if self._is_assigned_by_hand:
-            raise ValueError("partitions were assigned by hand: unsubscribe first")
+        self._subscription.subscribe(topics, pattern, self._cluster.metadata.topics)
         self._listener = listener
-        self._server_pattern, self._pattern = None, None
-        if isinstance(pattern, str) and self.settings.group_protocol == "consumer":
-            self._server_pattern = pattern
-        elif pattern is not None:
-            self._pattern = re.compile(pattern)
-            wanted = self._matching()
-        self._topics = wanted
         if self._is_started:
             self._metadata_wanted.set()
             self._join()
 
     def unsubscribe(self) -> None:
         """Read nothing; the group is left."""
-        self._topics, self._pattern, self._server_pattern = frozenset(), None, None
-        self._is_assigned_by_hand = False
-        self._held.clear()
+        self._subscription.clear()
         self._positions.assign(())
+        self._handed_out.keep_assigned()
         if self._membership is not None:
             membership, self._membership = self._membership, None
-            self._tasks.append(asyncio.create_task(membership.leave()))
+            self._in_background(membership.leave())
 
     def assign(self, partitions: Partitions) -> None:
         """Read these, whatever others do. Positions begin at what the group has committed, if there is a group, else by `auto.offset.reset`."""
-        if self._is_subscribed:
-            raise ValueError("the consumer is subscribed to topics: unsubscribe first")
-        self._is_assigned_by_hand = True
-        wanted = [TopicPartition(*tp) for tp in partitions]
-        self._positions.assign(wanted)
-        self._held = [
-            record
-            for record in self._held
-            if TopicPartition(record.topic, record.partition) in self._positions
-        ]
-        if self._is_started:
-            self._fetching.look_soon()
+        self._subscription.assign()
+        self._positions.assign([TopicPartition(*tp) for tp in partitions])
+        self._handed_out.keep_assigned()
+        self._look_for_more()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions.states)
 
     def subscription(self) -> frozenset[str]:
-        return self._topics
-
-    @property
-    def _is_subscribed(self) -> bool:
-        return bool(self._topics or self._pattern or self._server_pattern)
-
-    def _matching(self) -> frozenset[str]:
-        assert self._pattern is not None
-        return frozenset(
-            name
-            for name, info in self._cluster.metadata.topics.items()
-            if not info.error_code
-            and self._pattern.fullmatch(name)
-            and not (info.is_internal and self.settings.exclude_internal_topics)
-        )
+        return self._subscription.topics
 
     def _join(self) -> None:
         if self._membership is None:
@@ -260,9 +231,9 @@ class Consumer:
                 self.settings,
                 self._new_member(),
                 changed=self._news.set,
-                activity=lambda: self._last,
+                activity=lambda: self._handed_out.last,
             )
-        self._membership.subscribe(self._topics, pattern=self._server_pattern)
+        self._membership.subscribe(self._subscription.topics, pattern=self._subscription.server_pattern)
 
     def _new_member(self) -> ClassicMember | ConsumerMember:
         settings = self.settings
@@ -285,14 +256,13 @@ class Consumer:
         while True:
             self._metadata_wanted.clear()
             try:
-                everything = self._pattern is not None
-                known = {tp.topic for tp in self._positions.states} | self._topics
+                everything = self._subscription.pattern is not None
+                known = {tp.topic for tp in self._positions.states} | self._subscription.topics
                 if everything or known:
                     await self._cluster.refresh_metadata(
                         None if everything else known, create=self.settings.allow_auto_create_topics
                     )
-                if everything and (matching := self._matching()) != self._topics:
-                    self._topics = matching
+                if self._subscription.match(self._cluster.metadata.topics):
                     self._join()
                 if self._membership is not None:
                     self._membership.metadata_changed()
@@ -308,11 +278,10 @@ class Consumer:
 
     async def poll(self, *, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max.poll.records` records, as soon as there are any; none after `timeout_ms`. Those of the last poll count as dealt with."""
-        if self._held:
-            return self._poll_held(max_records)
-        self._finished_with_last()
-        records = await self._wait_for_records(timeout_ms, max_records or self.settings.max_poll_records)
-        self._in_hand = first_of(records)
+        count = max_records or self.settings.max_poll_records
+        self._handed_out.dealt_with()
+        records = self._handed_out.take_held(count) or await self._wait_for_records(timeout_ms, count)
+        self._handed_out.give(first_of(records))
         return records
 
     def __aiter__(self) -> Consumer:
@@ -320,37 +289,19 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """One record after the other, for ever: waits when there is none. Each counts as dealt with when the next one is asked for."""
-        held = self._held
-        while not held:
-            self._finished_with_last()
+        handed_out = self._handed_out
+        while (record := handed_out.next_held()) is None:
+            handed_out.dealt_with()
             try:
-                held = self._held = (
-                    await self._wait_for_records(ITERATION_POLL_MS, self.settings.max_poll_records)
-                )[::-1]
+                records = await self._wait_for_records(ITERATION_POLL_MS, self.settings.max_poll_records)
             except ClosedError:
                 raise StopAsyncIteration from None
-        self._last = record = held.pop()
+            handed_out.held = records[::-1]
         return record
 
     def take_held(self) -> ConsumerRecord | None:
         """The next record of an iteration, if it is at hand; for the blocking twin, from its own thread."""
-        try:
-            self._last = record = self._held.pop()
-        except IndexError:
-            return None
-        return record
-
-    def _poll_held(self, max_records: int | None) -> list[ConsumerRecord]:
-        """Somebody iterated, and polls now: what the iteration had not given out comes first."""
-        self._finished_with_last()
-        count = max_records or self.settings.max_poll_records
-        records = self._held[-count:][::-1]
-        del self._held[-count:]
-        self._in_hand = first_of(records)
-        return records
-
-    def _finished_with_last(self) -> None:
-        self._last, self._in_hand = None, {}
+        return self._handed_out.next_held()
 
     async def _wait_for_records(self, timeout_ms: int, count: int) -> list[ConsumerRecord]:
         records: list[ConsumerRecord] | None = await self._wait_for(
@@ -366,7 +317,7 @@ class Consumer:
         """What `take` finds, as soon as it finds something; None when the time is up."""
         if not self._is_started or self._is_closed:
             await self.start()
-        if not self._positions.states and not self._is_subscribed:
+        if not self._positions.states and not self._subscription.is_to_topics:
             raise ValueError("nothing to read: subscribe to topics or assign partitions first")
         deadline = Deadline(self._loop.time(), timeout_ms)
         membership = self._membership
@@ -411,16 +362,16 @@ class Consumer:
 
     async def wait_for_chunk(self, timeout_ms: int) -> tuple[PartitionState, Chunk] | None:
         """Fetched bytes of one partition; whoever takes them moves its position."""
-        if self._held or any(state.ready for state in self._positions.states.values()):
+        if self._handed_out.held or any(state.ready for state in self._positions.states.values()):
             raise ValueError(
                 "records of an iteration or a poll are not all given out: read them to their end, or seek, before reading columns"
             )
-        self._finished_with_last()
+        self._handed_out.dealt_with()
         found: tuple[PartitionState, Chunk] | None = await self._wait_for(
             self._positions.next_chunk, timeout_ms
         )
         if found is not None:
-            self._in_hand = {found[1].tp: found[1].start_offset}
+            self._handed_out.give({found[1].tp: found[1].start_offset})
         return found
 
     def _deserialized(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
@@ -454,14 +405,14 @@ class Consumer:
                 await call(self._listener, "on_partitions_assigned", partitions)
             else:
                 if change is Change.REVOKE:
-                    if self.settings.enable_auto_commit:
-                        await self._commit_quietly(
-                            {tp: s for tp, s in self._safe().items() if tp in partitions}
+                    if self._commits is not None and self.settings.enable_auto_commit:
+                        await self._commits.commit_quietly(
+                            {tp: spot for tp, spot in self._safe().items() if tp in partitions}
                         )
                     await call(self._listener, "on_partitions_revoked", partitions)
                 else:
                     await call(self._listener, "on_partitions_lost", partitions)
-                self._held = [r for r in self._held if TopicPartition(r.topic, r.partition) not in partitions]
+                self._handed_out.drop(partitions)
                 self._positions.remove(partitions)
             membership.done()
             self._fetching.look_soon()
@@ -498,13 +449,8 @@ class Consumer:
         self._parallel, self._listener = None, self._listener_before
 
     async def commit_changed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        changed = {
-            tp: Committed(offset)
-            for tp, offset in offsets.items()
-            if self._committed_last.get(tp, Spot(-1)).offset != offset
-        }
-        if changed:
-            await self._commit(changed)
+        """For a parallel run: what it has done, where that is not committed yet."""
+        await self._commits_of_group("commit").commit_changed({tp: Spot(o) for tp, o in offsets.items()})
 
     # -- positions --------------------------------------------------------------------------------------------------
 
@@ -529,16 +475,13 @@ class Consumer:
     def _seek_by_time(self, times: Mapping[TopicPartition, int]) -> None:
         for tp, time_ms in times.items():
             self._state(tp).wants(Want.RESET, reset_to=time_ms)
-            self._drop_held(tp)
+            self._handed_out.drop([TopicPartition(*tp)])
         self._look_for_more()
 
     def _move(self, tp: TopicPartition, spot: Spot) -> None:
         self._state(tp).move_to(spot)
-        self._drop_held(tp)
+        self._handed_out.drop([TopicPartition(*tp)])
         self._look_for_more()
-
-    def _drop_held(self, tp: TopicPartition) -> None:
-        self._held = [record for record in self._held if (record.topic, record.partition) != tp]
 
     def _look_for_more(self) -> None:
         if self._is_started and not self._is_closed:
@@ -568,7 +511,7 @@ class Consumer:
         await self.start()
         tp = TopicPartition(*tp)
         deadline = Deadline(self._loop.time(), self.settings.default_api_timeout_ms)
-        while (spot := self._consumed().get(tp)) is None:
+        while (spot := self._handed_out.consumed().get(tp)) is None:
             self._state(tp)
             self._fetching.look_soon()
             if self._fetching.errors:
@@ -580,112 +523,63 @@ class Consumer:
             await asyncio.sleep(0.005)
         return spot.offset
 
-    def _consumed(self) -> dict[TopicPartition, Spot]:
-        """Positions behind what was given out."""
-        spots = self._positions.offsets()
-        for tp, offset in first_of(reversed(self._held)).items():
-            spots[tp] = Spot(offset, spots[tp].leader_epoch)
-        return spots
-
     def _safe(self) -> dict[TopicPartition, Spot]:
         """Positions behind what the application has dealt with, as far as we know."""
-        spots = self._consumed()
-        if self._parallel is not None:
-            done = self._parallel.safe_offsets()
-            return {tp: Spot(done[tp]) if tp in done else spot for tp, spot in spots.items()}
-        for tp, offset in self._in_hand.items():
-            if tp in spots:
-                spots[tp] = Spot(offset, spots[tp].leader_epoch)
-        last = self._last
-        if last is not None and (tp := TopicPartition(last.topic, last.partition)) in spots:
-            spots[tp] = Spot(last.offset, spots[tp].leader_epoch)
-        return spots
+        if self._parallel is None:
+            return self._handed_out.safe()
+        done = self._parallel.safe_offsets()
+        spots = self._handed_out.consumed()
+        return {tp: Spot(done[tp]) if tp in done else spot for tp, spot in spots.items()}
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, int | Committed] | None = None) -> None:
         """What was given out counts as dealt with, or up to these offsets (the next ones to read). CommitFailedError: others have the partitions."""
         await self.start()
-        if self.settings.group_id is None:
-            raise SettingsError("commit needs a group.id")
-        await self._commit(self._as_committed(offsets))
+        await self._commits_of_group("commit").commit(self._as_committed(offsets))
 
     def commit_async(
         self,
         offsets: Mapping[TopicPartition, int | Committed] | None = None,
-        callback: Callable[[Mapping[TopicPartition, Committed], BaseException | None], None] | None = None,
+        callback: CommitCallback | None = None,
     ) -> asyncio.Task[None]:
         """The same in the background. Not tried again: a later commit would be overtaken."""
         wanted = self._as_committed(offsets)
-        task = asyncio.create_task(self._commit(wanted))
+        task = self._in_background(self._commits_of_group("commit").commit(wanted))
         if callback is not None:
             task.add_done_callback(
                 lambda done: callback(wanted, None if done.cancelled() else done.exception())
             )
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
         return task
+
+    def _commits_of_group(self, what: str) -> Commits:
+        if self._commits is None:
+            raise SettingsError(f"{what} needs a group.id")
+        return self._commits
 
     def _as_committed(
         self, offsets: Mapping[TopicPartition, int | Committed] | None
     ) -> dict[TopicPartition, Committed]:
         if offsets is None:
-            return {tp: Committed(spot.offset, spot.leader_epoch) for tp, spot in self._consumed().items()}
+            spots = self._handed_out.consumed()
+            return {tp: Committed(spot.offset, spot.leader_epoch) for tp, spot in spots.items()}
         return {
             TopicPartition(*tp): each if isinstance(each, Committed) else Committed(each)
             for tp, each in offsets.items()
         }
-
-    async def _commit(self, offsets: dict[TopicPartition, Committed]) -> None:
-        timeout_ms = self.settings.default_api_timeout_ms
-        if self._membership is not None:
-            await self._membership.commit(offsets, timeout_ms=timeout_ms)
-        elif offsets:
-            assert self.settings.group_id is not None
-            await self._groups.commit(self.settings.group_id, offsets, timeout_ms=timeout_ms)
-        self._committed_last.update({tp: Spot(c.offset, c.leader_epoch) for tp, c in offsets.items()})
-
-    async def _commit_quietly(self, spots: Mapping[TopicPartition, Spot]) -> None:
-        """By itself: what fails is tried again with the next one, or read again by whoever comes after."""
-        changed = {
-            tp: Committed(spot.offset, spot.leader_epoch)
-            for tp, spot in spots.items()
-            if self._committed_last.get(tp) != spot
-        }
-        if not changed or self.settings.group_id is None:
-            return
-        try:
-            await self._commit(changed)
-        except CommitFailedError as error:
-            logger.warning("auto-commit: %s", error)
-        except ClientError as error:
-            logger.warning("auto-commit of %d partitions failed: %s", len(changed), error)
-
-    async def _commit_by_itself(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
-            await self._commit_quietly(self._safe())
-
-    async def _find_committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Spot]:
-        assert self.settings.group_id is not None
-        found = await self._groups.offsets(self.settings.group_id, partitions, require_stable=True)
-        return {tp: Spot(each.offset, each.leader_epoch) for tp, each in found.items()}
 
     # -- questions --------------------------------------------------------------------------------------------------
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, Committed | None]:
         """What the group has committed; None where nothing is."""
         await self.start()
-        if self.settings.group_id is None:
-            raise SettingsError("committed needs a group.id")
         wanted = [TopicPartition(*tp) for tp in partitions]
-        found = await self._groups.offsets(self.settings.group_id, wanted)
-        return {tp: found.get(tp) for tp in wanted}
+        return await self._commits_of_group("committed").committed(wanted)
 
     def lag(self, tp: TopicPartition) -> int | None:
         """Records between the position and the end of what can be read; None before the first answer. Costs no request."""
         state = self._state(tp)
-        spot = self._consumed().get(TopicPartition(*tp))
+        spot = self._handed_out.consumed().get(TopicPartition(*tp))
         end = (
             state.last_stable_offset
             if self.settings.isolation_level == "read_committed"

@@ -16,7 +16,7 @@ Pure: time is an argument; who leads a partition is asked elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -276,11 +276,3 @@ class Positions:
             return end
         state.want, state.validated_epoch = None, leader_epoch
         return None
-
-
-def first_of(records: Iterable[ConsumerRecord]) -> Mapping[TopicPartition, int]:
-    """The lowest offset of each partition in records that are in order."""
-    found: dict[TopicPartition, int] = {}
-    for record in records:
-        found.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-    return found

@@ -34,7 +34,8 @@ from tidelog.records.columnar_encode import (
 from tidelog.records.compression import Codec, compress
 
 if TYPE_CHECKING:
-    from tidelog.client.producer.producer import KnownTopic, Producer
+    from tidelog.client.producer.producer import Producer
+    from tidelog.client.producer.topics import KnownTopic
 
 SLICE_ROWS: Final = 200_000
 """Rows that are encoded together: enough to fill batches of many partitions, few enough to begin sending soon."""
@@ -98,7 +99,7 @@ async def send_arrow(
     partition: str | int | None,
     timestamp: str | None,
 ) -> ArrowDelivery:
-    known = await producer.topic(topic)
+    known = await producer.topics.get(topic)
     if isinstance(partition, int) and partition not in known.partitions:
         raise PartitionMissingError(TopicPartition(topic, partition), known.count)
     batches: list[ProducerBatch] = []
@@ -145,10 +146,10 @@ async def _append(producer: Producer, tp: TopicPartition, encoded: _Encoded) -> 
             loop.time(),
         )
 
-    batch = append()
+    batch = None if producer.room.waiters else append()
     if batch is None:
-        return await producer.when_there_is_room(append)
-    producer.look_soon()
+        return await producer.room.wait(append)
+    producer.shipping.look_soon()
     await asyncio.sleep(0)
     return batch
 
