@@ -1,6 +1,6 @@
 """`python -m bench.micro`: what each hot path costs in microseconds, beside its budget.
 
-Groups: wire, records, log, broker, process; all of them without a name. With `--check` the exit status says whether every budget was kept.
+Groups: wire, records, log, broker, process, client; all of them without a name. With `--check` the exit status says whether every budget was kept.
 Microseconds are those of the reference machine (`bench/timing.py`).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.table import Table
 
-from bench import micro_broker, micro_log, micro_process, micro_records, micro_wire
+from bench import micro_broker, micro_client, micro_log, micro_process, micro_records, micro_wire
 from bench.budgets import BUDGETS
 from bench.timing import Timing, machine_speed
 
@@ -23,6 +23,7 @@ GROUPS: dict[str, Callable[[], Iterator[Timing]]] = {
     "log": micro_log.timings,
     "broker": micro_broker.timings,
     "process": micro_process.timings,
+    "client": micro_client.timings,
 }
 
 

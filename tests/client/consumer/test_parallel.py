@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from itertools import pairwise
 
@@ -177,6 +178,23 @@ async def test_records_in_work_have_a_bound(bootstrap: str, topic_name: str) -> 
         asyncio.get_running_loop().call_later(1.0, go.set)
         await run_until(consumer, done, handler=handle, workers=5, pending_max=40, order_by=None)
         assert most == 5 and not consumer.paused()
+
+
+async def test_plain_functions_have_as_many_threads_as_there_are_workers(
+    bootstrap: str, topic_name: str
+) -> None:
+    await fill(bootstrap, topic_name, [None] * 40)
+    done, loop = asyncio.Event(), asyncio.get_running_loop()
+    together = threading.Barrier(40, timeout=10)
+
+    def handle(record: ConsumerRecord) -> None:
+        together.wait()
+        loop.call_soon_threadsafe(done.set)
+
+    async with Consumer(bootstrap, group_id=new_group(), auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic_name])
+        await run_until(consumer, done, handler=handle, workers=40, order_by=None)
+    assert not together.broken
 
 
 def test_dead_letters_say_where_they_come_from() -> None:

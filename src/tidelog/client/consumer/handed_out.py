@@ -25,10 +25,12 @@ class HandedOut:
     # ---- records out
 
     def next_held(self) -> ConsumerRecord | None:
-        try:
-            self.last = record = self.held.pop()
-        except IndexError:
+        held = self.held
+        if not held:
             return None
+        # First the mark, then the record: in between a commit in another thread must not count it as dealt with.
+        self.last = record = held[-1]
+        held.pop()
         return record
 
     def take_held(self, count: int) -> list[ConsumerRecord]:

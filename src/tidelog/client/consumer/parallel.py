@@ -15,7 +15,10 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client.backoff import pause_ms
@@ -82,6 +85,8 @@ class Parallel:
         self._settings = settings
         self._new_producer = new_producer
         self._producer: Producer | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        """Of its own: the loop's has a few more threads than the machine has processors, however many workers are asked for."""
         self._rng = SystemRng()
         self._lanes: Lanes[ConsumerRecord] = Lanes()
         self._progress: dict[TopicPartition, Progress] = {}
@@ -116,6 +121,8 @@ class Parallel:
             if not consumer.is_closed:
                 await self._commit()
             consumer.end_parallel()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
             if self._producer is not None:
                 await self._producer.close()
 
@@ -190,10 +197,13 @@ class Parallel:
         """A plain function runs in a thread: it may block."""
         if self._is_async:
             await self._handler(record)
-        else:
-            result = await asyncio.to_thread(self._handler, record)
-            if inspect.isawaitable(result):
-                await result
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._settings.workers, "tidelog-handler")
+        call = partial(copy_context().run, self._handler, record)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if inspect.isawaitable(result):
+            await result
 
     async def _put_aside(self, record: ConsumerRecord, origin: Origin | None, error: Exception) -> None:
         settings = self._settings

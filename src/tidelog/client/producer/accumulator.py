@@ -277,7 +277,10 @@ class Accumulator:
 
     def created_before(self, moment: float) -> Iterable[ProducerBatch]:
         """Unfinished batches, on the wire or not, that are older."""
-        for batch in list(self._unfinished):
+        oldest = self.oldest
+        if oldest is None or oldest.created > moment:
+            return
+        for batch in self.unfinished:
             if batch.created > moment:
                 return
             yield batch
