@@ -22,6 +22,7 @@ SUITES = [
     "tests/client/consumer/test_consumer.py",
     "tests/client/consumer/test_parallel.py",
     "tests/client/test_arrow.py",
+    "tests/client/test_admin.py",
     "tests/client/test_blocking.py",
 ]
 KEYS = 100_000

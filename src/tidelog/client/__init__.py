@@ -1,7 +1,7 @@
 """A client for Tidelog and for any other Kafka: a producer, a consumer, administration, and Arrow tables in and out.
 
-    from tidelog.client import Consumer, Producer          # asyncio
-    from tidelog.client.blocking import Consumer, Producer  # the same without await
+    from tidelog.client import Admin, Consumer, Producer           # asyncio
+    from tidelog.client.blocking import Admin, Consumer, Producer  # the same without await
 
 The layers, bottom up: `connection` (one socket), `cluster` (who leads what, retries), then `producer/`, `consumer/`, `admin`, `groups` and `offsets`. Names are
 imported when they are used: a command pays for what it needs.
@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tidelog.client.admin import Admin as Admin
+    from tidelog.client.admin import NewTopic as NewTopic
     from tidelog.client.consumer.consumer import Consumer as Consumer
     from tidelog.client.consumer.records import ConsumerRecord as ConsumerRecord
     from tidelog.client.groups import Committed as Committed
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
     from tidelog.client.settings import ProducerSettings as ProducerSettings
 
 _WHERE: Final = {
+    "Admin": "admin",
     "Committed": "groups",
     "Consumer": "consumer.consumer",
     "ConsumerRecord": "consumer.records",
     "ConsumerSettings": "settings",
     "Delivery": "producer.delivery",
+    "NewTopic": "admin",
     "Producer": "producer.producer",
     "ProducerSettings": "settings",
     "RecordMetadata": "producer.delivery",

@@ -1,21 +1,33 @@
-"""Topics and configs: what an administrator asks of a cluster, with typed answers.
+"""Administration: topics, settings, groups and their offsets, records, log directories; with typed answers.
+
+    async with Admin("localhost:9092") as admin:
+        await admin.create_topics([NewTopic("orders", 12)])
 
 Every method raises `BrokerError` for the first resource that was refused, with the broker's own message. Requests that
 change something are retried only when the broker said that it did nothing (it was not the controller, it was busy); if
 the connection breaks in between, the error says that the outcome is unknown instead of doing it twice.
-Offsets, log directories and record deletion are addressed to partition leaders: see `offsets.py`.
+What is addressed to partition leaders is in `offsets.py`, what is addressed to coordinators in `groups.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any
+from functools import cached_property, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from tidelog.client.admin_values import (
+    ConfigEntry,
+    ConfigSource,
+    CreatedTopic,
+    NewTopic,
+    Resource,
+    ResourceType,
+)
 from tidelog.client.cluster import ANY_NODE, CONTROLLER, ClusterClient, TopicMissingError
 from tidelog.client.errors import ClientError, ConnectionLostError, RequestTimedOutError, check
-from tidelog.client.metadata import ClusterMetadata, TopicInfo
+from tidelog.client.metadata import ClusterMetadata, TopicInfo, TopicPartition
+from tidelog.client.settings import ClientSettings
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.create_partitions import (
@@ -43,77 +55,55 @@ from tidelog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+if TYPE_CHECKING:
+    from tidelog.client.group_description import GroupDescription
+    from tidelog.client.groups import Committed, Groups, ListedGroup
+    from tidelog.client.offsets import FoundOffset, LogDir
 
-class ResourceType(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:
-        return cls.UNKNOWN
-
+__all__ = ["Admin", "ConfigEntry", "ConfigSource", "CreatedTopic", "NewTopic", "Resource", "ResourceType"]
 
 _SET, _DELETE = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """What a config belongs to. A broker with an empty name is the default of all brokers."""
-
-    type: ResourceType
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.type.name.lower()} {self.name}" if self.name else "the cluster-wide broker default"
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    name: str
-    partitions: int = -1
-    """-1: the broker's num.partitions."""
-    replication_factor: int = -1
-    """-1: the broker's default.replication.factor."""
-    configs: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedTopic:
-    name: str
-    topic_id: bytes
-    partitions: int
-    replication_factor: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    name: str
-    value: str | None
-    source: ConfigSource
-    read_only: bool
-    sensitive: bool
-    documentation: str | None
-    synonyms: tuple[tuple[str, str | None, ConfigSource], ...]
-
-
 class Admin:
-    def __init__(self, cluster: ClusterClient, *, timeout_ms: int | None = None) -> None:
-        self.cluster = cluster
-        self._timeout_ms = cluster.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+    def __init__(
+        self,
+        servers: str | Iterable[str] | ClusterClient,
+        *,
+        timeout_ms: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Bootstrap servers and settings (`ClientSettings`), or a cluster that is connected to already and that somebody else will close."""
+        self._is_owner = not isinstance(servers, ClusterClient)
+        self.cluster = (
+            servers
+            if isinstance(servers, ClusterClient)
+            else ClusterClient(servers, ClientSettings(**options))
+        )
+        self._timeout_ms = self.cluster.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+
+    async def __aenter__(self) -> Admin:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Find the cluster. `async with` does it."""
+        try:
+            await self.cluster.retrying(
+                partial(self.cluster.refresh_metadata, []), timeout_ms=self._timeout_ms
+            )
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._is_owner:
+            await self.cluster.close()
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
@@ -249,6 +239,66 @@ class Admin:
                 )
 
         await self.cluster.retrying(ask, timeout_ms=self._timeout_ms)
+
+    # -- groups -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def groups(self) -> Groups:
+        from tidelog.client.groups import Groups
+
+        return Groups(self.cluster)
+
+    async def list_groups(
+        self, *, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> list[ListedGroup]:
+        return await self.groups.list_groups(states=states, types=types)
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        return await self.groups.describe(group_id)
+
+    async def delete_group(self, group_id: str) -> None:
+        """With its offsets. NON_EMPTY_GROUP while it has members."""
+        await self.groups.delete(group_id)
+
+    async def group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """What is committed, for some partitions or all; without those that have nothing committed."""
+        return await self.groups.offsets(group_id, partitions)
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, Committed]
+    ) -> None:
+        """Where a group without members goes on. UNKNOWN_MEMBER_ID while it has some."""
+        await self.groups.commit(group_id, offsets)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        await self.groups.delete_offsets(group_id, partitions)
+
+    # -- offsets and records ----------------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, FoundOffset]:
+        """By time in ms, or `offsets.EARLIEST`, `offsets.LATEST`, `offsets.MAX_TIMESTAMP`."""
+        from tidelog.client.offsets import list_offsets
+
+        return await list_offsets(
+            self.cluster, wanted, isolation_level=int(read_committed), timeout_ms=self._timeout_ms
+        )
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Every record below an offset (-1: up to the high watermark). Returns where the partitions begin now."""
+        from tidelog.client.offsets import delete_records
+
+        return await delete_records(self.cluster, before, timeout_ms=self._timeout_ms)
+
+    async def describe_log_dirs(self) -> list[LogDir]:
+        from tidelog.client.offsets import describe_log_dirs
+
+        return await describe_log_dirs(self.cluster, timeout_ms=self._timeout_ms)
+
+    # -- how --------------------------------------------------------------------------------------------------------
 
     def _node_of(self, resource: Resource) -> int:
         """A broker's own settings are known to that broker only; everything else is known to all."""

@@ -1,4 +1,4 @@
-"""Producer and Consumer for programs without an event loop: the same names, the same settings, no `await`.
+"""Producer, Consumer and Admin for programs without an event loop: the same names, the same settings, no `await`.
 
     from tidelog.client.blocking import Consumer, Producer
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tidelog.client.blocking_admin import Admin
 from tidelog.client.consumer import consumer as asyncio_consumer
 from tidelog.client.consumer.listener import RebalanceListener
 from tidelog.client.consumer.records import ConsumerRecord
@@ -35,6 +36,8 @@ from tidelog.records.record import Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+__all__ = ["Admin", "Consumer", "Delivery", "Producer"]
 
 T = TypeVar("T")
 HANDED_OVER_MAX: Final = 10_000
