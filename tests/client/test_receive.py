@@ -49,6 +49,36 @@ def test_a_frame_keeps_its_bytes_when_more_arrive() -> None:
     assert [bytes(frame) for frame in kept] == [b"a" * 8, b"b" * 8]
 
 
+@given(st.lists(st.tuples(st.sampled_from([70_000, 100_000, 300_000]), st.integers(0, 6)), max_size=30))
+def test_memory_is_used_again_only_when_nobody_looks_at_it(frames: list[tuple[int, int]]) -> None:
+    receiver = FrameReceiver(LIMIT)
+    held: list[tuple[bytes, memoryview]] = []
+    for number, (size, forgotten) in enumerate(frames):
+        body = bytes([number % 250 + 1]) * size
+        piece = memoryview(len(body).to_bytes(4, "big") + body)
+        while piece:
+            target = receiver.buffer()
+            count = min(len(target), len(piece))
+            target[:count] = piece[:count]
+            held += [
+                (body, frame[10:]) for frame in receiver.received(count)
+            ]  # a view of a view is one as well
+            piece = piece[count:]
+        del target
+        assert all(bytes(view) == whole[10:] for whole, view in held)
+        if forgotten < len(held):
+            del held[forgotten]
+
+
+def test_large_frames_share_memory_one_after_the_other() -> None:
+    receiver = FrameReceiver(LIMIT)
+    places = set()
+    for _ in range(5):
+        assert feed(receiver, (200_000).to_bytes(4, "big") + b"x" * 200_000, []) == [b"x" * 200_000]
+        places.add(id(receiver._kept[0]))
+    assert len(places) == len(receiver._kept) == 1
+
+
 @pytest.mark.parametrize(
     ("prefix", "says"),
     [

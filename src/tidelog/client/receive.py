@@ -1,8 +1,9 @@
 """Answers off a socket, each in a buffer of its own.
 
 The decoder hands out views into the frame it was given (a fetch answer's records are never copied again), so a frame's
-bytes must stay untouched after delivery. Small frames are copied out of one scratch buffer, so that many pipelined
-answers cost one read; a frame larger than the scratch buffer is read by the kernel straight into its final place.
+bytes must stay untouched as long as anybody has a view of it. Small frames are copied out of one scratch buffer, so that many pipelined
+answers cost one read; a frame larger than the scratch buffer is read by the kernel straight into its final place. Memory that was used
+before is used again once nobody looks at it any more: fresh pages cost about as much as the bytes that are put there.
 This file owns no socket and never decodes; a length beyond the limit is refused before anything is allocated.
 """
 
@@ -14,12 +15,14 @@ from tidelog.errors import ProtocolError
 
 _SCRATCH_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
+_KEPT_MAX = 3
+_KEPT_BYTES_MAX = 8 << 20
 
 
 class FrameReceiver:
     """`buffer()` is where the next bytes go; `received(n)` yields the frames that are now complete."""
 
-    __slots__ = ("_frame", "_frame_filled", "_max_frame_bytes", "_scratch", "_scratch_filled")
+    __slots__ = ("_frame", "_frame_filled", "_kept", "_max_frame_bytes", "_scratch", "_scratch_filled")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -27,6 +30,7 @@ class FrameReceiver:
         self._scratch_filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self._kept: list[bytearray] = []
 
     def buffer(self) -> memoryview:
         if self._frame is not None:
@@ -62,10 +66,23 @@ class FrameReceiver:
         self._scratch_filled = rest
 
     def _start_large_frame(self, length: int, begun: memoryview) -> None:
-        self._frame = memoryview(bytearray(length))
+        self._frame = memoryview(self._memory(length))[:length]
         self._frame[: len(begun)] = begun
         self._frame_filled = len(begun)
         self._scratch_filled = 0
+
+    def _memory(self, length: int) -> bytearray:
+        free = [memory for memory in self._kept if not _has_views(memory)]
+        for memory in free:
+            if len(memory) >= length:
+                return memory
+        made = bytearray(length)
+        if length <= _KEPT_BYTES_MAX:
+            if len(self._kept) == _KEPT_MAX and free:
+                self._kept.remove(free[0])  # too small for what comes now
+            if len(self._kept) < _KEPT_MAX:
+                self._kept.append(made)
+        return made
 
     def _checked_length(self, prefix: bytes) -> int:
         length = int.from_bytes(prefix, "big", signed=True)
@@ -79,3 +96,13 @@ class FrameReceiver:
             f"an answer claims to have {length} bytes (at most {self._max_frame_bytes} are accepted): "
             "check that a Kafka broker listens on that port"
         )
+
+
+def _has_views(memory: bytearray) -> bool:
+    """Python refuses to change the size of what somebody looks at."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return True
+    memory.pop()
+    return False
