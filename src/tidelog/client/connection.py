@@ -28,14 +28,18 @@ from tidelog.client.errors import (
 from tidelog.client.receive import FrameReceiver
 from tidelog.errors import ProtocolError
 from tidelog.wire.api import ApiKey, spec
+from tidelog.wire.codec import joined
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.headers import RequestHeader, decode_response, encode_request
+from tidelog.wire.headers import RequestHeader, decode_response, request_parts
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 # A fetch answer may exceed fetch.max.bytes by its first batch; this bounds what a wrong length can make us allocate.
 DEFAULT_MAX_FRAME_BYTES = 512 * 1024 * 1024
+
+WRITTEN_ALONE_BYTES = 64 * 1024
+"""A part of a request of this size costs more to be copied than to be written by itself."""
 
 _SOFTWARE_VERSION = re.compile(r"[^a-zA-Z0-9.-]")
 
@@ -146,13 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         """Write now, answer later: the way to have several requests in flight, in the order of these calls."""
         return self._send(key, self.version_for(key, at_most=at_most), message, timeout_ms)
 
-    async def send_unanswered(self, key: ApiKey, message: object, *, at_most: int | None = None) -> None:
-        """For the one request that gets no answer: Produce with acks=0."""
-        await self._writable.wait()
-        self.post(key, message, at_most=at_most)
-
     def post(self, key: ApiKey, message: object, *, at_most: int | None = None) -> None:
-        """The same for those who have asked `is_writable`."""
+        """For the one request that gets no answer, Produce with acks=0; ask `is_writable` first."""
         self._write(key, self.version_for(key, at_most=at_most), message)
 
     @property
@@ -185,9 +184,16 @@ class Connection(asyncio.BufferedProtocol):
                 else ConnectionLostError(f"{self.address}: not connected yet")
             )
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        self._transport.write(
-            encode_request(RequestHeader(key, version, correlation_id, self._client_id), message)
-        )
+        write, small = self._transport.write, []
+        for part in request_parts(RequestHeader(key, version, correlation_id, self._client_id), message):
+            if len(part) < WRITTEN_ALONE_BYTES:
+                small.append(part)
+                continue
+            write(joined(small))
+            write(part)  # type: ignore[arg-type]  # what is sent has no ranges of files
+            small.clear()
+        if small:
+            write(joined(small))
         return correlation_id
 
     # -- negotiation ------------------------------------------------------------------------------------------------

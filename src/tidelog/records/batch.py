@@ -160,7 +160,7 @@ def restamped(
     return batch
 
 
-def write_crc(batch: bytearray) -> None:
+def write_crc(batch: bytearray | memoryview) -> None:
     """Make the CRC field of a batch that fills `batch` match its bytes."""
     _CRC_STRUCT.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:]))
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.records import columnar_encode_kernels as kernels
+from tidelog.records.batch import HEADER_SIZE
 
 NO_PARTITION: Final = -1
 
@@ -62,9 +63,9 @@ class Columns(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """Encoded records of one batch."""
+    """Encoded records of one batch, behind room for its header."""
 
-    data: bytes
+    data: memoryview
     rows: int
     base_timestamp: int
     max_timestamp: int
@@ -210,16 +211,28 @@ def rows_by_partition(partitions: Any, count: int) -> Iterator[tuple[int, Any]]:
 
 
 def encode_rows(columns: Columns, rows: Any, *, bytes_max: int) -> Iterator[Payload]:
-    """Payloads of at most `bytes_max` bytes, but for a single record that is larger by itself."""
-    room = np.empty(min(columns.bytes_bound(), bytes_max), np.uint8)
+    """Batches of at most `bytes_max` bytes, but for a single record that is larger by itself."""
+    size_max = max(0, min(columns.bytes_bound(), bytes_max - HEADER_SIZE))
+    room = _room(size_max)
     first = 0
     while first < len(rows):
         after, size, base_timestamp, max_timestamp = kernels.encode(
-            rows, first, bytes_max, columns.timestamps, *columns.key, *columns.value,
-            columns.header_ends, columns.header_names.ends, columns.header_names.data, *columns.header_contents, room,
+            rows, first, size_max, columns.timestamps, *columns.key, *columns.value,
+            columns.header_ends, columns.header_names.ends, columns.header_names.data, *columns.header_contents, room[HEADER_SIZE:],
         )  # fmt: skip
         if after == first:  # not even one: the room is for records of ordinary size
-            room = np.empty(columns.bytes_bound(), np.uint8)
+            room = _room(columns.bytes_bound())
             continue
-        yield Payload(room[:size].tobytes(), int(after - first), int(base_timestamp), int(max_timestamp))
+        data = room[: HEADER_SIZE + size]
+        if len(data) > len(room) * 3 // 4:
+            room = _room(size_max)  # this one is handed on as it is
+        else:
+            data = data.copy()
+        yield Payload(data.data, int(after - first), int(base_timestamp), int(max_timestamp))
         first = after
+
+
+def _room(size: int) -> Any:
+    room = np.empty(HEADER_SIZE + size, np.uint8)
+    room[:HEADER_SIZE] = 0
+    return room

@@ -66,6 +66,11 @@ def read_request_header(view: memoryview, position: int = 0) -> tuple[int, int, 
 
 def encode_request(header: RequestHeader, message: Any) -> bytes:
     """A whole request frame, its length included."""
+    return joined(request_parts(header, message))
+
+
+def request_parts(header: RequestHeader, message: Any) -> list[Part]:
+    """The same in parts: records that are large are one by themselves, and not copied."""
     key, version, correlation_id, client_id = header
     name = b"" if client_id is None else client_id.encode()
     tags = b"\0" if version >= first_flexible(key) else b""
@@ -75,7 +80,7 @@ def encode_request(header: RequestHeader, message: Any) -> bytes:
     for part in parts:
         size += len(part)
     parts[0] = _pack_request(size, key, version, correlation_id, -1 if client_id is None else len(name))
-    return joined(parts)
+    return parts
 
 
 def encode_response(key: int, version: int, correlation_id: int, message: Any) -> list[Part]:

@@ -123,14 +123,14 @@ class Accumulator:
     def append_batch(
         self,
         tp: TopicPartition,
-        payload: bytes,
+        payload: memoryview,
         count: int,
         times: tuple[int, int],
         compressed: Buffer | None,
         now: float,
     ) -> ProducerBatch | None:
-        """A batch whose records somebody else has encoded, with its first and its latest timestamp. None if there is no memory for it now."""
-        needed = len(payload) + HEADER_SIZE
+        """A batch whose records somebody else has encoded, behind room for the header, with its first and its latest timestamp. None if there is no memory for it now."""
+        needed = len(payload)
         if needed > self._record_max + HEADER_SIZE and count == 1:
             raise self._too_large(tp, needed)
         if needed > self.free:

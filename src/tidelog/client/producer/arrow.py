@@ -1,6 +1,6 @@
 """Tables in: Arrow columns become record batches, compressed and hashed by partition, without a Python loop over rows.
 
-Encoding and compression happen in a thread, a slice of rows at a time, while the loop sends the slice before. Each batch is as large as a request may
+Encoding and compression happen in a thread, a batch at a time, while the loop sends the one before. Each batch is as large as a request may
 be (`max.request.size`), because many rows come at once; order within a partition is the order of the rows.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from tidelog.client.producer.topics import KnownTopic
 
 SLICE_ROWS: Final = 200_000
-"""Rows that are encoded together: enough to fill batches of many partitions, few enough to begin sending soon."""
+"""Rows that are sorted by partition together: enough to fill batches of many partitions, few enough to begin sending soon."""
 
 
 class RowsDelivered(NamedTuple):
@@ -82,6 +81,16 @@ class ArrowDelivery:
         return delivered
 
 
+class _Names(NamedTuple):
+    """The columns that records are made of; a partition may be a number."""
+
+    key: str | None
+    value: str | None
+    headers: str | None
+    partition: str | int | None
+    timestamp: str | None
+
+
 class _Encoded(NamedTuple):
     partition: int
     payload: Payload
@@ -102,34 +111,21 @@ async def send_arrow(
     known = await producer.topics.get(topic)
     if isinstance(partition, int) and partition not in known.partitions:
         raise PartitionMissingError(TopicPartition(topic, partition), known.count)
-    batches: list[ProducerBatch] = []
-    rows = 0
+    names = _Names(key, value, headers, partition, timestamp)
     settings = producer.settings
-    for piece in _slices(data):
-        columns = partial(
-            columns_of,
-            piece,
-            key=key,
-            value=value,
-            headers=headers,
-            timestamp=timestamp,
-            now_ms=time.time_ns() // 1_000_000,
-        )
-        encode = partial(
-            _encode,
-            columns,
-            piece,
-            partition,
-            known,
-            settings.max_request_size - HEADER_SIZE,
-            settings.codec,
-            settings.compression_level,
-        )
-        for encoded in await asyncio.to_thread(encode):
-            batch = await _append(producer, TopicPartition(topic, encoded.partition), encoded)
-            batches.append(batch)
-        rows += piece.num_rows
-    return ArrowDelivery(batches, rows)
+    encoding = _encode(
+        data, names, known, settings.max_request_size, settings.codec, settings.compression_level
+    )
+    batches: list[ProducerBatch] = []
+    encoded = await asyncio.to_thread(next, encoding, None)
+    while encoded is not None:
+        following = asyncio.ensure_future(asyncio.to_thread(next, encoding, None))
+        try:
+            batches.append(await _append(producer, TopicPartition(topic, encoded.partition), encoded))
+        finally:
+            await asyncio.wait({following})
+        encoded = following.result()
+    return ArrowDelivery(batches, sum(batch.count for batch in batches))
 
 
 async def _append(producer: Producer, tp: TopicPartition, encoded: _Encoded) -> ProducerBatch:
@@ -174,21 +170,24 @@ def _slices(data: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _encode(
-    columns: Any,
-    piece: pa.RecordBatch,
-    partition: str | int | None,
-    known: KnownTopic,
-    bytes_max: int,
-    codec: Codec,
-    level: int | None,
-) -> list[_Encoded]:
-    """In a thread."""
-    prepared: Columns = columns()
-    return [
-        _Encoded(number, payload, compress(codec, payload.data, level) if codec != Codec.NONE else None)
-        for number, rows in _by_partition(prepared, piece, partition, known)
-        for payload in encode_rows(prepared, rows, bytes_max=bytes_max)
-    ]
+    data: Any, names: _Names, known: KnownTopic, bytes_max: int, codec: Codec, level: int | None
+) -> Iterator[_Encoded]:
+    """Batch by batch, each step in a thread: what is encoded and not yet taken is one batch, however large the table."""
+    for piece in _slices(data):
+        columns = columns_of(
+            piece,
+            key=names.key,
+            value=names.value,
+            headers=names.headers,
+            timestamp=names.timestamp,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        for number, rows in _by_partition(columns, piece, names.partition, known):
+            for payload in encode_rows(columns, rows, bytes_max=bytes_max):
+                compressed = (
+                    compress(codec, payload.data[HEADER_SIZE:], level) if codec != Codec.NONE else None
+                )
+                yield _Encoded(number, payload, compressed)
 
 
 def _by_partition(

@@ -1,7 +1,7 @@
 """One batch of records on its way to one partition, from its first record until its fate is known.
 
-Records are encoded when they are appended, so a batch knows its size to the byte, holds no record twice, and sealing it costs a header, a
-CRC and the compression. Who has sent it how often, under which producer id, epoch and sequence number, is written here and decided by
+Records are encoded when they are appended, behind room for the header, so a batch knows its size to the byte, holds no record twice, and sealing it
+costs a header in place, a CRC and the compression. Who has sent it how often, under which producer id, epoch and sequence number, is written here and decided by
 `sequences` and `sender`. Pure: no clock, no socket, no future; `done` is whatever the shell put there.
 """
 
@@ -49,6 +49,7 @@ def size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 class ProducerBatch:
     __slots__ = (
+        "_sealed",
         "attempts",
         "base_sequence",
         "base_timestamp",
@@ -79,14 +80,15 @@ class ProducerBatch:
         )
         self.created = created
         self.done = done
-        self.payload: bytearray | bytes = bytearray()
+        self.payload: Buffer = bytearray(HEADER_SIZE)  # behind room for the header
         self.is_closed = False  # takes no more records
         self.count = 0
         self.base_timestamp = self.max_timestamp = -1
         self.reserved = 0  # of buffer.memory
         self.observed = False  # somebody has heard of its fate
-        self.compressed: Buffer | None = None  # the payload, once somebody has compressed it
-        self.encoded: bytes | None = None  # once sealed
+        self.compressed: Buffer | None = None  # the records, once somebody has compressed them
+        self.encoded: Buffer | None = None  # once sealed
+        self._sealed: bytearray | memoryview | None = None  # what the header goes into
         self.attempts = 0
         self.on_the_wire = False
         self.ready_at = created  # not before: linger at first, a pause after a failure
@@ -100,7 +102,7 @@ class ProducerBatch:
     @property
     def size(self) -> int:
         """Bytes on the wire, uncompressed."""
-        return HEADER_SIZE + len(self.payload)
+        return len(self.payload)
 
     @property
     def is_stamped(self) -> bool:
@@ -133,15 +135,12 @@ class ProducerBatch:
         self.count = number + 1
         return number
 
-    def seal(self, codec: int, level: int | None) -> bytes:
+    def seal(self, codec: int, level: int | None) -> Buffer:
         """The batch as it goes out; compressed once, stamped anew where the sequence number has changed."""
         if self.encoded is None:
-            if self.compressed is None:
-                self.compressed = (
-                    compress(codec, self.payload, level) if codec != Codec.NONE else self.payload
-                )
-            batch = bytearray(HEADER_SIZE)
-            batch += self.compressed
+            if self._sealed is None:
+                self._sealed = self._body(codec, level)
+            batch = self._sealed
             HEADER_STRUCT.pack_into(
                 batch, 0,
                 0, len(batch) - LOG_OVERHEAD, NO_LEADER_EPOCH, CURRENT_MAGIC, 0, codec, self.count - 1,
@@ -149,12 +148,20 @@ class ProducerBatch:
                 self.producer_id, self.producer_epoch, self.base_sequence, self.count,
             )  # fmt: skip
             write_crc(batch)
-            self.encoded = bytes(batch)
+            self.encoded = memoryview(batch).toreadonly()
         return self.encoded
+
+    def _body(self, codec: int, level: int | None) -> bytearray | memoryview:
+        if codec == Codec.NONE:
+            assert not isinstance(self.payload, bytes)
+            return self.payload
+        if self.compressed is None:
+            self.compressed = compress(codec, memoryview(self.payload)[HEADER_SIZE:], level)
+        return bytearray(HEADER_SIZE) + self.compressed
 
     def let_go(self) -> None:
         """Its fate is known: the bytes are not needed any more, though somebody may hold the batch for its future."""
-        self.payload, self.compressed, self.encoded = b"", None, None
+        self.payload, self.compressed, self.encoded, self._sealed = b"", None, None, None
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self.producer_id = producer_id
@@ -167,7 +174,7 @@ class ProducerBatch:
 
     def records(self) -> list[tuple[int, bytes | None, bytes | None, Headers]]:
         """What was appended, read back: for the rare batch that must be taken apart."""
-        found, at, payload = [], 0, memoryview(self.payload)
+        found, at, payload = [], HEADER_SIZE, memoryview(self.payload)
         for _ in range(self.count):
             _, at = read_varint(payload, at)
             delta, at = read_varlong(payload, at + 1)
