@@ -34,6 +34,8 @@ class ConsumerRecord(NamedTuple):
 
 
 _new: Final = tuple.__new__
+_SIGNED: Final = tuple((number >> 1) ^ -(number & 1) for number in range(1 << 14))
+"""Numbers of one or two bytes, as they are meant: small ones of either sign are small ones without."""
 
 
 class Aborted(NamedTuple):
@@ -49,6 +51,7 @@ class Chunk:
         "_check_crcs",
         "data",
         "last_epoch",
+        "latency_seconds",
         "next_offset",
         "size",
         "start_offset",
@@ -63,10 +66,15 @@ class Chunk:
         *,
         aborted: Sequence[Aborted] | None = None,
         check_crcs: bool = True,
+        latency_seconds: float = 0.0,
     ) -> None:
-        """`aborted`: transactions that were aborted, for readers of committed data; None shows everything. RecordError if these are no batches."""
+        """`aborted`: transactions that were aborted, for readers of committed data; None shows everything. RecordError if these are no batches.
+
+        `latency_seconds`: from the question to the answer, the broker's wait for data included.
+        """
         self.tp = tp
         self.start_offset = start_offset
+        self.latency_seconds = latency_seconds
         self._check_crcs = check_crcs
         self._aborted = (
             None if aborted is None else sorted(aborted, key=lambda each: each.first_offset, reverse=True)
@@ -155,14 +163,17 @@ def decode_batch(
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if kind else NO_TIMESTAMP
     found: list[ConsumerRecord] = []
-    append, at = found.append, 0
+    append, at, signed = found.append, 0, _SIGNED
     try:
         for _ in range(count):
-            # One byte for each number is the common case, and a call for each would be most of the time.
+            # One or two bytes for each number is the common case, and a call for each would be most of the time.
             byte = payload[at]
             if byte < 128:
-                end = at + 1 + ((byte >> 1) ^ -(byte & 1))
+                end = at + 1 + signed[byte]
                 at += 2  # and the attributes, which nobody uses
+            elif (more := payload[at + 1]) < 128:
+                end = at + 2 + signed[byte & 127 | more << 7]
+                at += 3
             else:
                 length, at = read_varint(payload, at)
                 end = at + length
@@ -171,21 +182,27 @@ def decode_batch(
                 raise CorruptDataError(f"a record ends at byte {end} of {size}")
             byte = payload[at]
             if byte < 128:
-                timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+                timestamp = base_timestamp + signed[byte]
                 at += 1
+            elif (more := payload[at + 1]) < 128:
+                timestamp = base_timestamp + signed[byte & 127 | more << 7]
+                at += 2
             else:
                 delta, at = read_varlong(payload, at)
                 timestamp = base_timestamp + delta
             byte = payload[at]
             if byte < 128:
-                offset = base_offset + ((byte >> 1) ^ -(byte & 1))
+                offset = base_offset + signed[byte]
                 at += 1
+            elif (more := payload[at + 1]) < 128:
+                offset = base_offset + signed[byte & 127 | more << 7]
+                at += 2
             else:
                 delta, at = read_varint(payload, at)
                 offset = base_offset + delta
             byte = payload[at]
             if byte < 128:
-                length = (byte >> 1) ^ -(byte & 1)
+                length = signed[byte]
                 at += 1
             else:
                 length, at = read_varint(payload, at)
@@ -196,8 +213,11 @@ def decode_batch(
                 key = None
             byte = payload[at]
             if byte < 128:
-                length = (byte >> 1) ^ -(byte & 1)
+                length = signed[byte]
                 at += 1
+            elif (more := payload[at + 1]) < 128:
+                length = signed[byte & 127 | more << 7]
+                at += 2
             else:
                 length, at = read_varint(payload, at)
             if length >= 0:
