@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
-# Both cores for the quick tests; the slow ones want the machine to themselves.
+# Both cores for the quick tests and for most of the slow ones; some want the machine to themselves.
 WORKERS ?= 2
 EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
@@ -46,7 +46,8 @@ run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
 
 test: lint ## lint, types and every test that needs no other registry
 	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
-	$(PYTEST) -m "slow and $(EVERY_DAY)" -rs --timeout 600
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "slow and not alone and $(EVERY_DAY)" -rs --timeout 600
+	$(PYTEST) -m "alone and $(EVERY_DAY)" -rs --timeout 600
 
 lint: install ## ruff, mypy --strict, import contracts
 	$(VENV)/bin/ruff check .

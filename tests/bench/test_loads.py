@@ -14,7 +14,7 @@ from tools.peers.process import Peer
 from tools.peers.raw import RawConnection, build_batch
 from tools.peers.tidelog import TidelogPeer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ TINY = Plan(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_scenario_measures_every_peer(tmp_path: Path) -> None:
     chosen, with_start = chosen_scenarios("*", TINY)
     saved: list[Results] = []

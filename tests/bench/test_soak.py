@@ -14,7 +14,7 @@ from bench.soak import SETTINGS, soak
 from bench.soak_verdict import MB, judge
 from tools.peers.tidelog import TidelogPeer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SECONDS = 40.0 * int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
 SLACK_BYTES = 12 * MB

@@ -15,7 +15,7 @@ import pytest
 
 from bench.timing import scale, yardstick_seconds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 TRIES = 5
 READY_SECONDS_MAX = 0.5

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tidelog.client import Admin
+from tidelog.testing import Cluster
 
 
 def produce(process: Any, topic: str, text: bytes, *options: object) -> tuple[int, bytes, bytes]:
@@ -262,3 +270,111 @@ def test_bench(on: Any, topic: str) -> None:
     read = json.loads(on("bench", "consume", "-t", topic, "--json").out)
     assert (read["topic"], read["records"]) == (topic, 1234)
     assert "RECORDS/S" in on("bench", "consume", "-t", topic).out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("produce", "t"),
+        ("consume", "t"),
+        ("consume", "t", "--group", "g"),
+        ("bench", "consume"),
+        ("dlq", "list", "t"),
+    ],
+)
+def test_where_nobody_is_there_commands_end_at_once(tidelog: Any, command: tuple[str, ...]) -> None:
+    started = time.monotonic()
+    result = tidelog(*command, "-b", "127.0.0.1:1")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: cannot connect to 127.0.0.1:1: connection refused")
+    assert time.monotonic() - started < 5
+
+
+def test_lines_that_come_one_by_one_go_to_one_partition_after_the_other(
+    process: Any, on: Any, topic: str
+) -> None:
+    on("topic", "create", topic, "-p", 3)
+    writer = process("produce", topic, stdin=subprocess.PIPE)
+    reader = process("consume", topic, "--from-beginning", "-n", 4, "-f", "%p:%v")
+    seen = []
+    for line in (b"a\n", b"b\n", b"c\n", b"d\n"):
+        writer.stdin.write(line)
+        writer.stdin.flush()
+        seen.append(reader.stdout.readline())
+    assert seen == [b"0:a\n", b"1:b\n", b"2:c\n", b"0:d\n"]
+    reader.communicate(timeout=10)
+    writer.communicate(timeout=10)
+
+
+def test_a_record_that_the_topic_does_not_take_is_one_line_on_stderr(
+    process: Any, on: Any, topic: str
+) -> None:
+    on("topic", "create", topic, "-c", "max.message.bytes=2000")
+    code, out, err = produce(process, topic, b"small\n" + b"x" * 5_000 + b"\n")
+    assert (code, out) == (1, b"")
+    assert err.startswith(b"error: 1 records were not delivered; the first: writing to " + topic.encode())
+    assert err.count(b"\n") == 1
+    assert consume(on, topic) == "small\n"
+
+
+def test_how_large_a_record_may_be_is_the_topics_to_say(on: Any, topic: str, lines: Any) -> None:
+    on("topic", "create", topic, "-c", "max.message.bytes=8000000")
+    assert on("produce", topic, "-f", lines("x" * 6_000_000)).code == 0
+    assert len(consume(on, topic)) == 6_000_001
+
+
+def test_more_lines_than_are_read_ahead(on: Any, topic: str, lines: Any) -> None:
+    on("topic", "create", topic, "-p", 2)
+    report = json.loads(on("produce", topic, "-f", lines(f"{'x' * 100_000}\n" * 200), "--json").out)
+    assert (report["records"], len(report["partitions"])) == (200, 2)
+    assert on("consume", topic, "--from-beginning", "--exit-at-end", "-f", "%p").out.count("\n") == 200
+
+
+def test_batches_of_a_benchmark_that_are_too_large(on: Any, topic: str) -> None:
+    on("topic", "create", topic, "-c", "max.message.bytes=2000")
+    result = on("bench", "produce", "-t", topic, "-n", 1_000)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: a batch of ") and "--batch-bytes" in result.err
+    assert result.err.count("\n") == 1
+    assert on("bench", "produce", "-t", topic, "-n", 1_000, "--batch-bytes", 1_500).code == 0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidelog.cli import reading
+
+    monkeypatch.setattr(reading, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reading, "PATIENCE_MS", 500)
+
+
+@pytest.mark.parametrize("options", [(), ("--group", "g")])
+def test_a_topic_that_is_deleted_ends_whoever_waits_for_its_records(
+    on: Any, topic: str, bootstrap: str, impatient: None, options: tuple[str, ...]
+) -> None:
+    on("topic", "create", topic)
+
+    async def delete() -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.delete_topics([topic])
+
+    with after(1.0, lambda: asyncio.run(delete())):
+        result = on("consume", topic, "--from-beginning", *options)
+    assert (result.code, result.out) == (1, "")
+    assert f"error: topic {topic}: it does not exist" in result.err
+
+
+def test_a_cluster_that_went_away_ends_whoever_waits_for_its_records(tidelog: Any, impatient: None) -> None:
+    with Cluster(topics=["t"]) as cluster, after(1.0, cluster.stop):
+        result = tidelog("consume", "t", "-b", cluster.bootstrap_servers)
+    assert (result.code, result.out) == (1, "")
+    assert "error: cannot connect to 127.0.0.1:" in result.err
+
+
+@contextmanager
+def after(seconds: float, work: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(seconds, work)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()

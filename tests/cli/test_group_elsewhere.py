@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.conftest import HANG_UP, FakeBroker
 from tests.client.group_script import GroupScript
-from tidelog.client.group_protocol import encode_assignment, encode_subscription
+from tidelog.client.consumer.member_protocol import encode_assignment, encode_subscription
 from tidelog.client.metadata import TopicPartition
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
@@ -65,7 +65,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupScript]:
         member_id="m-1",
         client_id="worker",
         client_host="/10.0.0.3",
-        member_metadata=encode_subscription(["t"]),
+        member_metadata=encode_subscription(["t"], assignor="range"),
         member_assignment=encode_assignment([TopicPartition("t", 0), TopicPartition("t", 2)]),
     )
     described = describe_groups.DescribedGroup(

@@ -6,18 +6,27 @@ import pytest
 import typer
 
 from tidelog.cli.bench_load import build_load_batch, figures, percentile
+from tidelog.cli.line_producer import BATCH_BYTES, InTurn
 from tidelog.cli.options import parse_assignments, parse_headers, parse_timestamp, unescape
 from tidelog.cli.output import bytes_field, human_bytes, print_table, topic_id_text
 from tidelog.cli.produce import LineFormat
 from tidelog.cli.record_format import json_format, template_format, text_format
-from tidelog.client.metadata import TopicPartition
+from tidelog.client.consumer.records import ConsumerRecord
+from tidelog.client.partitioner import partition_for_key
 from tidelog.records.batch import read_header
 from tidelog.records.compression import Codec
-from tidelog.records.record import Record, iter_records
+from tidelog.records.record import Headers, iter_records
 
 NOW = 1_700_000_000_000
-TP = TopicPartition("orders", 3)
-RECORD = Record(42, 1234, b"k", b"v", (("a", b"1"), ("b", None)))
+
+
+def record_of(
+    offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+) -> ConsumerRecord:
+    return ConsumerRecord("orders", 3, offset, timestamp_ms, 0, key, value, headers, 0)
+
+
+RECORD = record_of(42, 1234, b"k", b"v", (("a", b"1"), ("b", None)))
 
 
 def test_assignments() -> None:
@@ -76,33 +85,43 @@ def test_lines_become_keys_and_values() -> None:
         LineFormat(":", None).split(b"kv", 7)
 
 
+def test_lines_without_a_key_fill_one_partition_after_another() -> None:
+    turns = InTurn()
+    assert [turns("t", None, b"x", 3) for _ in range(4)] == [0, 0, 0, 0]
+    turns.next()
+    turns.next()  # nothing came in between
+    assert turns("t", None, b"x" * BATCH_BYTES, 3) == 1
+    assert [turns("t", b"a", b"x", 3), turns("t", None, b"x", 3)] == [partition_for_key(b"a", 3), 2]
+    turns.next()
+    assert turns("t", None, None, 3) == 0
+
+
 def test_text_format() -> None:
-    assert text_format(key=False, headers=False)(TP, RECORD) == b"v\n"
-    assert text_format(key=True, headers=True)(TP, RECORD) == b"a=1,b=null\tk\tv\n"
-    assert text_format(key=True, headers=False)(TP, Record(0, 0, None, None)) == b"null\tnull\n"
-    assert text_format(key=False, headers=False)(TP, Record(0, 0, None, b"\xff\x00")) == b"\xff\x00\n"
+    assert text_format(key=False, headers=False)(RECORD) == b"v\n"
+    assert text_format(key=True, headers=True)(RECORD) == b"a=1,b=null\tk\tv\n"
+    assert text_format(key=True, headers=False)(record_of(0, 0, None, None)) == b"null\tnull\n"
+    assert text_format(key=False, headers=False)(record_of(0, 0, None, b"\xff\x00")) == b"\xff\x00\n"
 
 
 def test_template_format() -> None:
     assert (
-        template_format("%t/%p@%o %d %k=%v [%h] 100%%")(TP, RECORD)
-        == b"orders/3@42 1234 k=v [a=1,b=null] 100%\n"
+        template_format("%t/%p@%o %d %k=%v [%h] 100%%")(RECORD) == b"orders/3@42 1234 k=v [a=1,b=null] 100%\n"
     )
-    assert template_format(r"%v\n")(TP, RECORD) == b"v\n"
-    assert template_format(r"%k\t%v")(TP, RECORD) == b"k\tv\n"
-    assert template_format("")(TP, RECORD) == b"\n"
+    assert template_format(r"%v\n")(RECORD) == b"v\n"
+    assert template_format(r"%k\t%v")(RECORD) == b"k\tv\n"
+    assert template_format("")(RECORD) == b"\n"
     for bad in ("%x", "%", "a%"):
         with pytest.raises(typer.BadParameter, match="no field"):
             template_format(bad)
 
 
 def test_json_format_loses_nothing() -> None:
-    line = json_format(TP, Record(1, 2, b"\xff", "é\n".encode(), (("h", b"\x80"),)))
+    line = json_format(record_of(1, 2, b"\xff", "é\n".encode(), (("h", b"\x80"),)))
     assert line == (
         b'{"topic": "orders", "partition": 3, "offset": 1, "timestamp": 2, "key_base64": "/w==", '
         + '"value": "é\\n", "headers": [{"name": "h", "value_base64": "gA=="}]}\n'.encode()
     )
-    assert b'"key": null, "value": null' in json_format(TP, Record(1, 2, None, None))
+    assert b'"key": null, "value": null' in json_format(record_of(1, 2, None, None))
 
 
 def test_small_texts() -> None:

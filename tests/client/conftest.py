@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from tests.client.broker_settings import BROKER_SETTINGS
+from tests.client.wire import Wire, through
+from tidelog.client.connection import Connection
 from tidelog.wire.api import ApiKey, spec
 from tidelog.wire.codec import decode
 from tidelog.wire.headers import RequestHeader, decode_request_header, encode_response
@@ -27,8 +30,7 @@ def bootstrap() -> Iterator[str]:
         return
     from tidelog.testing import Cluster
 
-    # It waits for no further members, so that a test takes no three seconds for every first one.
-    with Cluster(config={"group.initial.rebalance.delay.ms": 0}) as cluster:
+    with Cluster(config=BROKER_SETTINGS) as cluster:
         yield cluster.bootstrap_servers
 
 
@@ -36,6 +38,14 @@ def bootstrap() -> Iterator[str]:
 def topic_name() -> str:
     """New in every test, so that any number of runs can share a broker."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def wire(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
+    """Between the broker and every client whose id is `wire.CLIENT_ID`."""
+    async with Wire(bootstrap) as wire:
+        monkeypatch.setattr(Connection, "open", through(wire))
+        yield wire
 
 
 def versions_answer(**ranges: tuple[int, int]) -> ApiVersionsResponse:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from tidelog.client import Consumer, ConsumerRecord, Producer
 from tidelog.client.admin import Admin, ConfigSource, NewTopic, Resource, ResourceType
 from tidelog.client.cluster import ClusterClient, TopicMissingError
 from tidelog.client.errors import BrokerError
-from tidelog.client.fetch import Fetcher, FetchSettings, records_of
 from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import (
     EARLIEST,
@@ -22,10 +21,7 @@ from tidelog.client.offsets import (
     describe_log_dirs,
     list_offsets,
 )
-from tidelog.client.partitioner import partition_for_key
-from tidelog.client.produce import BatchProducer, OutgoingRecord
-from tidelog.records.compression import Codec
-from tidelog.records.record import Record
+from tidelog.records.record import Headers
 from tidelog.wire.error_codes import ErrorCode
 
 T = TypeVar("T")
@@ -45,88 +41,66 @@ async def make(cluster: ClusterClient, name: str, partitions: int = 1, **configs
     await cluster.topic(name, expected=True)
 
 
-async def write(cluster: ClusterClient, name: str, records: list[OutgoingRecord], **options: Any) -> None:
-    producer = BatchProducer(cluster, await cluster.topic(name), **options)
-    await producer.start()
-    for record in records:
-        await producer.append(record)
-    await producer.flush()
+class Written(NamedTuple):
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
 
 
-async def read(
-    cluster: ClusterClient, positions: dict[TopicPartition, int], **settings: int
-) -> dict[TopicPartition, list[Record]]:
-    ends = {tp: f.offset for tp, f in (await list_offsets(cluster, dict.fromkeys(positions, LATEST))).items()}
-    found: dict[TopicPartition, list[Record]] = {tp: [] for tp in positions}
-    fetcher = Fetcher(cluster, positions, FetchSettings(**settings), end_offsets=ends)
-    async with aclosing(fetcher.runs()) as runs:
-        async for run in runs:
-            found[run.tp] += records_of(run)
+async def write(bootstrap: str, name: str, records: list[Written], **options: Any) -> None:
+    async with Producer(bootstrap, **options) as producer:
+        for timestamp_ms, key, value, headers in records:
+            await producer.send(name, value, key=key, headers=headers, timestamp_ms=timestamp_ms)
+
+
+async def read(bootstrap: str, tp: TopicPartition, count: int, **options: Any) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
+        consumer.assign([tp])
+        while len(found) < count:
+            found += await consumer.poll()
     return found
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_what_is_written_is_read_back(bootstrap: str, topic_name: str, codec: Codec, acks: int) -> None:
+def test_what_is_written_is_read_back(bootstrap: str, topic_name: str, codec: str, acks: int) -> None:
     sent = [
-        OutgoingRecord(
-            1_700_000_000_000 + i, None, b"value %d " % i * (i % 7), (("n", b"%d" % i), ("none", None))
-        )
+        Written(1_700_000_000_000 + i, None, b"value %d " % i * (i % 7), (("n", b"%d" % i), ("none", None)))
         for i in range(500)
     ]
-    sent += [OutgoingRecord(1_700_000_001_000, None, None)]
+    sent += [Written(1_700_000_001_000, b"gone", None)]
 
     async def work(cluster: ClusterClient) -> None:
         await make(cluster, topic_name)
-        await write(cluster, topic_name, sent, codec=codec, acks=acks, batch_bytes=4_000)
+        options = {"compression_type": codec, "acks": acks, "enable_idempotence": acks == -1}
+        await write(bootstrap, topic_name, sent, batch_size=4_000, **options)
         tp = TopicPartition(topic_name, 0)
         while (await list_offsets(cluster, {tp: LATEST}))[tp].offset < len(sent):
             assert acks == 0, "acknowledged records must be there at once"
             await asyncio.sleep(0.01)
-        got = (await read(cluster, {tp: 0}))[tp]
+        got = await read(bootstrap, tp, len(sent))
         assert [r.offset for r in got] == list(range(len(sent)))
-        assert [(r.timestamp, r.key, r.value, r.headers) for r in got] == [tuple(r) for r in sent]
-
-    with_cluster(bootstrap, work)
-
-
-def test_keys_choose_partitions_as_java_does(bootstrap: str, topic_name: str) -> None:
-    keys = [b"key-%d" % i for i in range(300)]
-
-    async def work(cluster: ClusterClient) -> None:
-        await make(cluster, topic_name, 5)
-        await write(cluster, topic_name, [OutgoingRecord(1, key, key) for key in keys])
-        found = await read(cluster, {TopicPartition(topic_name, p): 0 for p in range(5)})
-        for tp, records in found.items():
-            assert [r.key for r in records] == [
-                key for key in keys if partition_for_key(key, 5) == tp.partition
-            ]
-
-    with_cluster(bootstrap, work)
-
-
-def test_reading_begins_inside_a_batch_and_ends_where_told(bootstrap: str, topic_name: str) -> None:
-    async def work(cluster: ClusterClient) -> None:
-        await make(cluster, topic_name)
-        await write(cluster, topic_name, [OutgoingRecord(1, None, b"%d" % i) for i in range(100)])
-        tp = TopicPartition(topic_name, 0)
-        fetcher = Fetcher(cluster, {tp: 42}, end_offsets={tp: 57})
-        async with aclosing(fetcher.runs()) as runs:
-            got = [r.offset async for run in runs for r in records_of(run)]
-        assert got == list(range(42, 57))
+        assert [(r.timestamp_ms, r.key, r.value, r.headers) for r in got] == sent
 
     with_cluster(bootstrap, work)
 
 
 def test_small_fetches_still_bring_large_batches(bootstrap: str, topic_name: str) -> None:
-    sent = [OutgoingRecord(1, None, bytes([i]) * 20_000) for i in range(30)]
+    sent = [Written(1, None, bytes([i]) * 20_000) for i in range(30)]
 
     async def work(cluster: ClusterClient) -> None:
         await make(cluster, topic_name)
-        await write(cluster, topic_name, sent, batch_bytes=60_000)
-        tp = TopicPartition(topic_name, 0)
-        got = await read(cluster, {tp: 0}, fetch_max_bytes=1000, max_partition_fetch_bytes=1000)
-        assert [r.value for r in got[tp]] == [r.value for r in sent]
+        await write(bootstrap, topic_name, sent, batch_size=70_000, linger_ms=50)
+        got = await read(
+            bootstrap,
+            TopicPartition(topic_name, 0),
+            len(sent),
+            fetch_max_bytes=1_000,
+            max_partition_fetch_bytes=1_000,
+        )
+        assert [r.value for r in got] == [r.value for r in sent]
 
     with_cluster(bootstrap, work)
 
@@ -134,38 +108,12 @@ def test_small_fetches_still_bring_large_batches(bootstrap: str, topic_name: str
 def test_following_sees_records_that_come_later(bootstrap: str, topic_name: str) -> None:
     async def work(cluster: ClusterClient) -> None:
         await make(cluster, topic_name)
-        got: list[bytes | None] = []
-
-        async def follow() -> None:
-            fetcher = Fetcher(
-                cluster, {TopicPartition(topic_name, 0): 0}, FetchSettings(fetch_max_wait_ms=5_000)
-            )
-            async with aclosing(fetcher.runs()) as runs:
-                async for run in runs:
-                    got.extend(r.value for r in records_of(run))
-                    if len(got) == 2:
-                        return
-
-        follower = asyncio.create_task(follow())
+        reading = read(bootstrap, TopicPartition(topic_name, 0), 2, fetch_max_wait_ms=5_000)
+        follower = asyncio.create_task(reading)
         for value in (b"one", b"two"):
             await asyncio.sleep(0.05)
-            await write(cluster, topic_name, [OutgoingRecord(1, None, value)])
-        await follower
-        assert got == [b"one", b"two"]
-
-    with_cluster(bootstrap, work)
-
-
-def test_an_offset_that_is_not_there_says_which_are(bootstrap: str, topic_name: str) -> None:
-    async def work(cluster: ClusterClient) -> None:
-        await make(cluster, topic_name)
-        await write(cluster, topic_name, [OutgoingRecord(1, None, b"x")] * 3)
-        fetcher = Fetcher(cluster, {TopicPartition(topic_name, 0): 99})
-        with pytest.raises(BrokerError, match=r"offset 99 is not there.*0 to 3") as raised:
-            async with aclosing(fetcher.runs()) as runs:
-                async for _ in runs:
-                    pass
-        assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+            await write(bootstrap, topic_name, [Written(1, None, value)])
+        assert [r.value for r in await follower] == [b"one", b"two"]
 
     with_cluster(bootstrap, work)
 
@@ -176,7 +124,7 @@ def test_offsets_by_time_and_deleting_records(bootstrap: str, topic_name: str) -
     async def work(cluster: ClusterClient) -> None:
         await make(cluster, topic_name, retention_ms="-1")
         for i in range(10):
-            await write(cluster, topic_name, [OutgoingRecord(base + 10 * i, None, b"%d" % i)])
+            await write(bootstrap, topic_name, [Written(base + 10 * i, None, b"%d" % i)])
         tp = TopicPartition(topic_name, 0)
 
         async def at(timestamp: int) -> int:
@@ -252,21 +200,10 @@ def test_configs_are_changed_one_by_one(bootstrap: str, topic_name: str) -> None
     with_cluster(bootstrap, work)
 
 
-def test_batches_above_the_topics_limit_are_split(bootstrap: str, topic_name: str) -> None:
-    async def work(cluster: ClusterClient) -> None:
-        await make(cluster, topic_name, max_message_bytes="2000")
-        sent = [OutgoingRecord(1, None, b"%04d" % i * 25) for i in range(200)]
-        await write(cluster, topic_name, sent)
-        tp = TopicPartition(topic_name, 0)
-        assert [r.value for r in (await read(cluster, {tp: 0}))[tp]] == [r.value for r in sent]
-
-    with_cluster(bootstrap, work)
-
-
 def test_log_dirs_tell_sizes(bootstrap: str, topic_name: str) -> None:
     async def work(cluster: ClusterClient) -> None:
         await make(cluster, topic_name)
-        await write(cluster, topic_name, [OutgoingRecord(1, None, b"x" * 1000)] * 50)
+        await write(bootstrap, topic_name, [Written(1, None, b"x" * 1000)] * 50)
         sizes = [
             r.size_bytes
             for d in await describe_log_dirs(cluster)

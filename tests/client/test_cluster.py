@@ -15,7 +15,6 @@ from tidelog.client.cluster import (
 from tidelog.client.errors import BrokerError, BrokerUnreachableError, ConnectionLostError
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import LATEST, list_offsets
-from tidelog.client.produce import BatchProducer, Delivered, OutgoingRecord
 from tidelog.client.settings import ClientSettings
 from tidelog.records.batch import read_header
 from tidelog.wire.api import ApiKey
@@ -167,85 +166,6 @@ def test_missing_topics_and_partitions_are_told_apart(fake_broker: Any, script: 
             await cluster.by_leader([TopicPartition("nosuch", 0)])
         with pytest.raises(PartitionMissingError, match=r"t-7.*partitions 0 to 1"):
             await cluster.by_leader([TopicPartition("t", 7)])
-
-    run(fake_broker, script, scenario)
-
-
-async def send(cluster: ClusterClient, values: list[bytes], **options: Any) -> list[Delivered]:
-    delivered: list[Delivered] = []
-    producer = BatchProducer(cluster, await cluster.topic("t"), on_delivered=delivered.append, **options)
-    await producer.start()
-    try:
-        for value in values:
-            await producer.append(OutgoingRecord(1, None, value), partition=0)
-        await producer.flush()
-    finally:
-        await producer.close()
-    return delivered
-
-
-def test_a_retried_batch_keeps_its_sequence_number(fake_broker: Any, script: Script, hang_up: object) -> None:
-    script.produce_answers = [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        hang_up,
-        ErrorCode.NONE,
-        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-    ]
-
-    async def scenario(cluster: ClusterClient) -> None:
-        delivered = await send(cluster, [b"x" * 60] * 4, batch_bytes=200)
-        assert [d.record_count for d in delivered] == [2, 2]
-        assert [d.base_offset for d in delivered] == [0, -1]
-
-    run(fake_broker, script, scenario)
-    headers = [read_header(batch) for _, batch in script.batches]
-    assert [h.base_sequence for h in headers] == [0, 0, 0, 2]
-    assert {(h.producer_id, h.producer_epoch) for h in headers} == {(77, 0)}
-    assert script.batches[0] == script.batches[1] == script.batches[2]
-
-
-def test_without_acks_all_there_is_no_producer_id(fake_broker: Any, script: Script) -> None:
-    async def scenario(cluster: ClusterClient) -> None:
-        await send(cluster, [b"x"], acks=1)
-
-    run(fake_broker, script, scenario)
-    assert read_header(script.batches[0][1]).producer_id == -1
-    assert read_header(script.batches[0][1]).base_sequence == -1
-
-
-def test_a_batch_that_is_too_large_is_halved_and_stays_in_order(fake_broker: Any, script: Script) -> None:
-    script.produce_answers = [
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.NONE,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.NONE,
-    ]
-
-    async def scenario(cluster: ClusterClient) -> None:
-        delivered = await send(cluster, [b"%d" % i for i in range(8)])
-        assert [(d.base_offset, d.record_count) for d in delivered] == [(0, 4), (4, 2), (6, 2)]
-
-    run(fake_broker, script, scenario)
-    headers = [read_header(batch) for _, batch in script.batches]
-    assert [(h.base_sequence, h.record_count) for h in headers] == [(0, 8), (0, 4), (4, 4), (4, 2), (6, 2)]
-
-
-def test_one_record_that_is_too_large_fails_with_its_count(fake_broker: Any, script: Script) -> None:
-    script.produce_answers = [ErrorCode.MESSAGE_TOO_LARGE]
-
-    async def scenario(cluster: ClusterClient) -> None:
-        with pytest.raises(BrokerError, match=r"t-0.*MESSAGE_TOO_LARGE") as raised:
-            await send(cluster, [b"x"])
-        assert "1 records for t-0 were not delivered" in raised.value.__notes__
-
-    run(fake_broker, script, scenario)
-
-
-def test_a_partition_that_does_not_exist_is_refused_before_sending(fake_broker: Any, script: Script) -> None:
-    async def scenario(cluster: ClusterClient) -> None:
-        producer = BatchProducer(cluster, await cluster.topic("t"))
-        with pytest.raises(PartitionMissingError):
-            await producer.append(OutgoingRecord(1, None, b"x"), partition=5)
 
     run(fake_broker, script, scenario)
 

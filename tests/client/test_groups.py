@@ -8,9 +8,9 @@ import pytest
 
 from tests.client.conftest import HANG_UP
 from tests.client.group_script import GroupScript, play
+from tidelog.client.consumer.member_protocol import encode_assignment, encode_subscription
 from tidelog.client.errors import BrokerError, ConnectionLostError, UnsupportedRequestError
 from tidelog.client.group_history import HistoryEntry, ask_history
-from tidelog.client.group_protocol import encode_assignment, encode_subscription
 from tidelog.client.groups import Committed, GroupMissingError, Groups, ListedGroup, Membership
 from tidelog.client.metadata import TopicPartition
 from tidelog.wire.api import TIDELOG_APIS, ApiKey, spec
@@ -146,7 +146,7 @@ def test_a_classic_group(knows_consumer_groups: bool) -> None:
     members = [
         describe_groups.DescribedGroupMember(
             member_id="m2", group_instance_id="i", client_id="c", client_host="/10.0.0.3",
-            member_metadata=encode_subscription(["t"]), member_assignment=encode_assignment([TP]),
+            member_metadata=encode_subscription(["t"], assignor="range"), member_assignment=encode_assignment([TP]),
         ),
         describe_groups.DescribedGroupMember(member_id="m1", client_id="c", member_metadata=b"\xffodd"),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as reference
 
-from tidelog.client.partitioner import StickyPartitioner, murmur2, partition_for_key
+from tidelog.client.partitioner import murmur2, partition_for_key
 
 
 def signed(value: int) -> int:
@@ -37,20 +37,3 @@ def test_partition_agrees_with_an_independent_implementation(key: bytes, count: 
 
 def test_a_memoryview_hashes_like_its_bytes() -> None:
     assert murmur2(memoryview(b"xxfoobar")[2:]) == murmur2(b"foobar")
-
-
-def test_sticky_moves_on_only_when_its_own_batch_closes() -> None:
-    sticky = StickyPartitioner([0, 1, 2])
-    assert sticky.current == 0
-    sticky.batch_closed(2)
-    assert sticky.current == 0
-    sticky.batch_closed(0)
-    assert sticky.current == 1
-    sticky.batch_closed(1)
-    sticky.batch_closed(2)
-    assert sticky.current == 0
-
-
-def test_sticky_needs_a_partition() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        StickyPartitioner([])

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 
-from tidelog.client.admin import Admin, NewTopic
-from tidelog.client.cluster import ClusterClient
-from tidelog.client.fetch import Fetcher, FetchSettings, records_of
-from tidelog.client.metadata import TopicPartition
-from tidelog.client.produce import BatchProducer, OutgoingRecord
+from tidelog.client import Consumer, Producer, TopicPartition
 from tidelog.testing import Cluster
 
 COUNT = 1500
 
 
 def test_producer_and_reader_outlive_a_restart() -> None:
-    tp = TopicPartition("t", 0)
     got: list[bytes | None] = []
 
     async def follow(bootstrap: str) -> None:
-        async with ClusterClient(bootstrap) as cluster:
-            fetcher = Fetcher(cluster, {tp: 0}, FetchSettings(fetch_max_wait_ms=100), end_offsets={tp: COUNT})
-            async with aclosing(fetcher.runs()) as runs:
-                async for run in runs:
-                    got.extend(record.value for record in records_of(run))
+        async with Consumer(bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=100) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            while len(got) < COUNT:
+                got.extend(record.value for record in await consumer.poll())
 
     async def main(broker: Cluster) -> None:
-        async with asyncio.timeout(60), ClusterClient(broker.bootstrap_servers) as cluster:
-            await Admin(cluster).create_topics([NewTopic("t", 1)])
+        async with asyncio.timeout(60), Producer(broker.bootstrap_servers, batch_size=2_000) as producer:
             reader = asyncio.create_task(follow(broker.bootstrap_servers))
-            producer = BatchProducer(cluster, await cluster.topic("t", expected=True), batch_bytes=2_000)
-            await producer.start()
             restart: asyncio.Future[None] | None = None
             for number in range(COUNT):
-                await producer.append(OutgoingRecord(1, None, b"%d" % number))
+                delivery = await producer.send("t", b"%d" % number)
+                if number % 100 == 0:
+                    await delivery  # so that there is something to send before, while and after it is away
                 if number == COUNT // 3:
                     restart = asyncio.get_running_loop().run_in_executor(None, broker.restart)
             await producer.flush()
@@ -42,6 +34,6 @@ def test_producer_and_reader_outlive_a_restart() -> None:
             await restart
             await reader
 
-    with Cluster() as broker:
+    with Cluster(topics={"t": 1}) as broker:
         asyncio.run(main(broker))
     assert got == [b"%d" % number for number in range(COUNT)]

@@ -18,7 +18,7 @@ from tests.fuzz.scene import Broker, Scene
 from tests.fuzz.wire import framed
 from tidelog.records.builder import BatchBuilder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(120)]
 
 CONNECTIONS = 10_000
 CONNECTION_BYTES_MAX = 8_000

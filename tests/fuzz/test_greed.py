@@ -26,7 +26,7 @@ from tidelog.records.compression import Codec, compress
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages import api_versions, describe_configs, fetch, list_offsets, metadata
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 120 * (EFFORT > 1))]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(120 + 120 * (EFFORT > 1))]
 
 Report = Callable[[str], None]
 TOPIC = "greed"

@@ -17,7 +17,7 @@ from tests.fuzz.attackers import TOPICS, Attacker
 from tests.fuzz.effort import EFFORT, FIRST_SEED
 from tests.fuzz.scene import Scene
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 FRAMES = 20_000 * EFFORT
 ATTACKERS = 4

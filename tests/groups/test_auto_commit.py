@@ -17,6 +17,7 @@ from tests.groups.producing import Steady
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(180),
     pytest.mark.parametrize("kind", EVERY_LIBRARY, ids=str),
 ]

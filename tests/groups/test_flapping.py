@@ -11,7 +11,7 @@ import pytest
 from tests.groups.crew import CONFLUENT_CONSUMER, CONFLUENT_COOPERATIVE, Crew, Kind, Member
 from tests.groups.producing import Steady
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(240)]
 
 PARTITIONS = 12
 FLAPPING_SECONDS = 20.0

@@ -62,6 +62,7 @@ def bystander(great_broker: Peer, make_crew: MakeCrew) -> Iterator[Crew]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_ten_thousand_members_of_a_classic_group(
     great_broker: Peer, bystander: Crew, report: Callable[[str], None]
@@ -109,6 +110,7 @@ def test_ten_thousand_members_of_a_classic_group(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_ten_thousand_members_of_a_consumer_group(
     great_broker: Peer, bystander: Crew, make_crew: MakeCrew, report: Callable[[str], None]

@@ -49,6 +49,7 @@ def test_the_client_itself_refuses_to_mix() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("inside", "outside"),
@@ -137,6 +138,7 @@ def test_a_rolling_switch_of_the_assignor(raw_members: Callable[..., RawMember])
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("classic", [CONFLUENT_RANGE, CONFLUENT_COOPERATIVE], ids=str)
 def test_a_live_group_moves_to_the_consumer_protocol_and_back(

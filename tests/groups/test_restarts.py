@@ -23,7 +23,7 @@ CYCLES = int(os.environ.get("TIDELOG_CRASH_CYCLES", "3"))
 PARTITIONS = 6
 GROUPS = 20
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(CYCLES * 90 + 120)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(CYCLES * 90 + 120)]
 MakeCrew = Callable[[str, int], Crew]
 MakeProducer = Callable[[Crew], Steady]
 

@@ -15,7 +15,7 @@ import pytest
 from tests.groups.crew import EVERY_KIND, Crew, Kind, Member
 from tests.groups.producing import Steady
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(240)]
 
 PARTITIONS = 12
 STALL_SECONDS_MAX = 5.0

@@ -10,7 +10,7 @@ from tests.groups.crew import CONFLUENT_CONSUMER, CONFLUENT_RANGE, KAFKA_PYTHON_
 from tests.groups.producing import Steady
 from tests.groups.wire import Wire
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(180)]
 
 PARTITIONS = 6
 SESSION_MS = 40_000

@@ -11,6 +11,7 @@ from pathlib import Path
 import confluent_kafka
 import confluent_kafka.admin
 
+from tests.client.broker_settings import BROKER_SETTINGS
 from tidelog.client.partitioner import partition_for_key
 from tools.peers.kafka import KafkaPeer
 from tools.peers.maven import java, kafka_jars
@@ -20,8 +21,14 @@ ROOT = Path(__file__).parents[2]
 SUITES = [
     "tests/client/producer/test_producer.py",
     "tests/client/consumer/test_consumer.py",
+    "tests/client/consumer/test_group_trouble.py",
+    "tests/client/consumer/test_group_topics.py",
+    "tests/client/consumer/test_group_sharing.py",
+    "tests/client/consumer/test_group_positions.py",
+    "tests/client/consumer/test_group_ways.py",
     "tests/client/consumer/test_parallel.py",
     "tests/client/test_arrow.py",
+    "tests/client/test_frames.py",
     "tests/client/test_admin.py",
     "tests/client/test_blocking.py",
 ]
@@ -50,7 +57,7 @@ def keys() -> list[str]:
 
 
 def test_our_client_passes_its_tests_against_kafka(kafka_version: str) -> None:
-    with KafkaPeer(overrides={"group.initial.rebalance.delay.ms": "0"}) as peer:
+    with KafkaPeer(overrides=BROKER_SETTINGS) as peer:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *SUITES, "-q", "--timeout", "120", "-p", "no:cacheprovider"],
             cwd=ROOT,

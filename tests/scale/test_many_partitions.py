@@ -39,6 +39,7 @@ def connection(peer: Peer) -> RawConnection:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("durability", ["replicated", "fsync"])
 def test_more_partitions_than_descriptors(durability: str) -> None:
     """Every partition is written to and read, by a broker that can keep only a part of their files open."""
@@ -134,6 +135,7 @@ def cpu_of_a_start(peer: Peer, stop: Callable[[], object]) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_costs_grow_no_faster_than_the_number_of_partitions() -> None:
     """Processor seconds of three brokers, started in turns: the processor's own speed changes from minute to minute."""
     sizes = (1, FEW, MANY)
@@ -166,6 +168,7 @@ def test_costs_grow_no_faster_than_the_number_of_partitions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_ten_thousand_partitions(tmp_path: Path) -> None:
     """Made, written, read, stopped, started, killed, started: each in bounded time, with bounded descriptors."""

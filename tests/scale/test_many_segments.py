@@ -36,6 +36,7 @@ SETTINGS = {"log.retention.check.interval.ms": "500", "log.flush.offset.checkpoi
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_a_partition_with_many_segments() -> None:
     peer = LimitedPeer(descriptors=DESCRIPTORS, settings=SETTINGS)

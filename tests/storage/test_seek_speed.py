@@ -55,6 +55,7 @@ def p99_seconds(seek: Callable[[int], None], places: list[int]) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_seeks_in_a_full_segment_are_fast(tmp_path: Path) -> None:
     disk = PosixDisk()
     log = open_log(disk, str(tmp_path / "orders-0"), "orders", 0, config=LogConfig(), now_ms=NOW_MS)

@@ -49,7 +49,7 @@ def produce(
 
         info = await ensure_topic(cluster, topic, partitions)
         return await measure_produce(
-            cluster,
+            bootstrap_server,
             info,
             count=count,
             size=size,
@@ -78,7 +78,7 @@ def consume(
     async def work(cluster: ClusterClient) -> dict[str, Any]:
         from tidelog.cli.bench_load import measure_consume
 
-        return await measure_consume(cluster, topic, count)
+        return await measure_consume(cluster, bootstrap_server, topic, count)
 
     _show({"bench": "consume", "topic": topic, **with_cluster(bootstrap_server, work)}, json)
 

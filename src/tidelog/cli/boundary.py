@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -85,19 +85,33 @@ def _leave(code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-    """Run `work` with a connected cluster client, on an event loop of its own."""
-    import asyncio
-
+def our_name() -> dict[str, Any]:
+    """What clients of a command tell brokers about themselves, as options of a Producer or a Consumer."""
     from tidelog import __version__
+
+    return {"client_id": "tidelog-cli", "client_version": __version__}
+
+
+def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    """Run `work` with a connected cluster client, on an event loop of its own.
+
+    Also for commands that produce or consume: a producer and a consumer wait for their cluster, a command fails at once where there is none.
+    """
+    import asyncio
+    import logging
+
     from tidelog.client.cluster import ClusterClient, TopicMissingError
     from tidelog.client.errors import BrokerUnreachableError
     from tidelog.client.settings import ClientSettings
 
     async def session() -> T:
-        settings = ClientSettings(client_id="tidelog-cli", client_version=__version__)
-        async with ClusterClient(bootstrap_servers, settings) as cluster:
+        async with ClusterClient(bootstrap_servers, ClientSettings(**our_name())) as cluster:
             return await work(cluster)
+
+    # What the client logs for applications, a command says itself, once.
+    log = logging.getLogger("tidelog.client")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
 
     try:
         return asyncio.run(session())

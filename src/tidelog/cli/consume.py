@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.boundary import reported, with_cluster
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_timestamp
-from tidelog.cli.output import note, put_out
+from tidelog.cli.output import note
 from tidelog.cli.record_format import RecordFormat, json_format, template_format, text_format
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import ClusterClient
-    from tidelog.client.metadata import TopicPartition
 
 
 def register(app: typer.Typer) -> None:
@@ -87,9 +85,17 @@ def consume(
             from tidelog.cli.consume_group import consume_in_group
 
             await consume_in_group(
-                cluster, topic, group, write, from_beginning=from_beginning, count=count, follow=follow
+                cluster,
+                bootstrap_server,
+                topic,
+                group,
+                write,
+                from_beginning=from_beginning,
+                count=count,
+                follow=follow,
             )
             return
+        from tidelog.cli.consume_alone import print_records
         from tidelog.cli.start_offsets import end_offsets, partitions_of, start_offsets
 
         partitions = await partitions_of(cluster, topic, partition)
@@ -101,7 +107,7 @@ def consume(
             note(
                 f"waiting for new records in {topic}; --from-beginning shows those already there; Ctrl-C ends"
             )
-        await _print_records(cluster, positions, ends, write, count)
+        await print_records(cluster, bootstrap_server, topic, positions, ends, write, count)
 
     with_cluster(bootstrap_server, work)
 
@@ -123,25 +129,3 @@ def _format(json: bool, template: str | None, *, key: bool, headers: bool) -> Re
     if json:
         return json_format
     return text_format(key=key, headers=headers) if template is None else template_format(template)
-
-
-async def _print_records(
-    cluster: ClusterClient,
-    positions: dict[TopicPartition, int],
-    ends: dict[TopicPartition, int] | None,
-    write: RecordFormat,
-    count: int | None,
-) -> None:
-    from contextlib import aclosing
-
-    from tidelog.client.fetch import Fetcher, records_of
-
-    left = count
-    async with aclosing(Fetcher(cluster, positions, end_offsets=ends).runs()) as runs:
-        async for run in runs:
-            lines = [write(run.tp, record) for record in islice(records_of(run), left)]
-            put_out(b"".join(lines))
-            if left is not None:
-                left -= len(lines)
-                if left == 0:
-                    return

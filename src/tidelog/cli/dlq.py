@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.cli.boundary import CommandError, plain_typer, reported
+from tidelog.cli.boundary import CommandError, our_name, plain_typer, reported, with_cluster
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog.cli.output import bytes_field, note, print_json, print_table, warn
 
 if TYPE_CHECKING:
     from tidelog.client.dead_letter_topic import DeadLetter
 
-T = TypeVar("T")
 app = plain_typer("Dead letters: records that could not be dealt with, why, and the way back.")
 VALUE_CHARACTERS = 60
 
@@ -130,7 +128,7 @@ def redrive(
         for letter in chosen:
             print(f"{letter.place} -> {to or letter.origin.topic}")
         return
-    _run(_redrive(bootstrap_server, topic, chosen, mended, to, json))
+    with_cluster(bootstrap_server, lambda _: _redrive(bootstrap_server, topic, chosen, mended, to, json))
 
 
 async def _redrive(
@@ -144,7 +142,7 @@ async def _redrive(
     from tidelog.client.dead_letter_topic import redrive as send_back
     from tidelog.client.producer.producer import Producer
 
-    async with Producer(bootstrap_server, client_id="tidelog-cli", linger_ms=0) as producer:
+    async with Producer(bootstrap_server, linger_ms=0, **our_name()) as producer:
         for letter in letters:
             place = await send_back(producer, topic, letter, value=mended, to=to)
             if json:
@@ -163,16 +161,10 @@ async def _redrive(
 def _read(bootstrap_server: str, topic: str, with_redriven: bool) -> list[DeadLetter]:
     from tidelog.client.dead_letter_topic import read_dead_letters
 
-    contents = _run(read_dead_letters(bootstrap_server, topic))
+    contents = with_cluster(bootstrap_server, lambda _: read_dead_letters(bootstrap_server, topic))
     if contents.others:
         warn([f"{contents.others} records of {topic} are no dead letters: they have no dlq.* headers"])
     return [letter for letter in contents.letters if with_redriven or not letter.is_redriven]
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    return asyncio.run(work)
 
 
 def _chosen(letters: list[DeadLetter], places: list[str], topic: str) -> list[DeadLetter]:

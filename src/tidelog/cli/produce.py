@@ -15,7 +15,7 @@ from tidelog.cli.output import human_bytes, note, print_json
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import ClusterClient
-    from tidelog.client.produce import Delivered
+    from tidelog.client.producer.delivery import BatchReport
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
@@ -86,10 +86,12 @@ class Tally:
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def delivered(self, batch: Delivered) -> None:
+    def count(self, batch: BatchReport) -> None:
+        if batch.error is not None:
+            return  # the producer tells of it when it is flushed
         self.records += batch.record_count
         self.size_bytes += batch.size_bytes
-        seen = self.partitions.setdefault(batch.partition, {"records": 0})
+        seen = self.partitions.setdefault(batch.tp.partition, {"records": 0})
         seen["records"] += batch.record_count
         if batch.base_offset >= 0:
             seen.setdefault("first_offset", batch.base_offset)
@@ -157,22 +159,14 @@ def produce(
         note("one record per line; Ctrl-D ends")
 
     async def work(cluster: ClusterClient) -> None:
+        from tidelog.cli.line_producer import LineProducer
         from tidelog.cli.produce_lines import send_lines
-        from tidelog.client.produce import BatchProducer
-        from tidelog.records.compression import Codec
 
-        producer = BatchProducer(
-            cluster,
-            await cluster.topic(topic, create=True, timeout_ms=10_000),
-            acks=ACKS[acks],
-            codec=Codec[compression.upper()],
-            on_delivered=tally.delivered,
-        )
-        await producer.start()
-        try:
+        await cluster.topic(topic, create=True, timeout_ms=10_000)
+        async with LineProducer(
+            bootstrap_server, topic, acks=ACKS[acks], compression=compression, on_batch=tally.count
+        ) as producer:
             await send_lines(producer, file, lines, headers=headers, partition=partition, count=count)
-        finally:
-            await producer.close()
 
     try:
         with_cluster(bootstrap_server, work)

@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tidelog.cli.boundary import CommandError
+from tidelog.cli.line_producer import LineProducer
 from tidelog.cli.produce import LineFormat
-from tidelog.client.produce import BatchProducer, OutgoingRecord
 from tidelog.records.record import Headers
 
 _CHUNK_BYTES = 256 * 1024
 
 
 async def send_lines(
-    producer: BatchProducer,
+    producer: LineProducer,
     file: Path | None,
     lines: LineFormat,
     *,
@@ -40,11 +40,16 @@ async def send_lines(
                     break
                 number += 1
                 key, value = lines.split(line, number)
-                await producer.append(OutgoingRecord(timestamp, key, value, headers), partition=partition)
+                await producer.send(
+                    value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp
+                )
             if number == count:
                 break
-            if sum(map(len, chunk)) < _CHUNK_BYTES // 2:
+            size = sum(map(len, chunk))
+            if size < _CHUNK_BYTES // 2:
                 await producer.flush()
+            else:
+                await producer.sent(size)
     except CommandError:
         await producer.flush()  # the lines before a bad one were promised
         raise

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.client.consumer.records import ConsumerRecord as ConsumerRecord
     from tidelog.client.groups import Committed as Committed
     from tidelog.client.metadata import TopicPartition as TopicPartition
+    from tidelog.client.producer.delivery import BatchReport as BatchReport
     from tidelog.client.producer.delivery import Delivery as Delivery
     from tidelog.client.producer.delivery import RecordMetadata as RecordMetadata
     from tidelog.client.producer.producer import Producer as Producer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _WHERE: Final = {
     "Admin": "admin",
+    "BatchReport": "producer.delivery",
     "Committed": "groups",
     "Consumer": "consumer.consumer",
     "ConsumerRecord": "consumer.records",

@@ -24,7 +24,7 @@ from tidelog.client.consumer import consumer as asyncio_consumer
 from tidelog.client.consumer.listener import RebalanceListener
 from tidelog.client.consumer.records import ConsumerRecord
 from tidelog.client.errors import BufferExhaustedError, ClosedError
-from tidelog.client.groups import Committed
+from tidelog.client.groups import Committed, Membership
 from tidelog.client.loop_thread import LoopThread
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import FoundOffset
@@ -299,6 +299,9 @@ class Consumer:
     def subscription(self) -> frozenset[str]:
         return self._inner.subscription()
 
+    def group_metadata(self) -> Membership:
+        return self._inner.group_metadata()
+
     # -- positions --------------------------------------------------------------------------------------------------
 
     def seek(self, tp: TopicPartition, offset: int, *, leader_epoch: int = -1) -> None:
@@ -324,6 +327,9 @@ class Consumer:
 
     def position(self, tp: TopicPartition) -> int:
         return self._run(self._inner.position(tp))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return self._do(self._inner.positions)
 
     def lag(self, tp: TopicPartition) -> int | None:
         return self._inner.lag(tp)

@@ -50,6 +50,7 @@ class ClusterClient:
         self._rng = rng or SystemRng()
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+        self._silent: set[Address] = set()  # could not be connected to, or stopped answering
 
     async def __aenter__(self) -> ClusterClient:
         try:
@@ -86,15 +87,22 @@ class ClusterClient:
         return await self._connect_to_any(lane)
 
     async def _connect_to_any(self, lane: str) -> Connection:
-        for (_, its_lane), connection in self._connections.items():
+        for (address, its_lane), connection in self._connections.items():
             if its_lane == lane and connection.is_open:
                 return connection
+            if its_lane == lane:
+                self._silent.add(address)
         failures: list[str] = []
         known = [broker.address for broker in self.metadata.brokers.values()]
-        for address in dict.fromkeys([*known, *self._bootstrap]):
+        is_stuck = self.settings.metadata_recovery_strategy == "none" and bool(known)
+        servers = dict.fromkeys(known if is_stuck else [*known, *self._bootstrap])
+        # Whoever failed us comes last: one that takes connections and never answers would hold us up every time.
+        for address in sorted(servers, key=self._silent.__contains__):
             try:
                 return await self._connect(address, lane)
-            except BrokerUnreachableError as error:
+            except ClientError as error:
+                if not error.retriable:
+                    raise
                 failures.append(str(error))
         raise BrokerUnreachableError("; ".join(failures))
 
@@ -120,7 +128,11 @@ class ClusterClient:
                 connect_timeout_ms=self.settings.connect_timeout_ms,
             )
             self._connections[key] = connection
+            self._silent.discard(key[0])
             return connection
+        except ClientError:
+            self._silent.add(key[0])
+            raise
         finally:
             self._opening.pop(key, None)
 

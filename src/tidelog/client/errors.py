@@ -6,8 +6,13 @@ fact on which the retry loop in `cluster.py` decides; nothing else in this packa
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tidelog.errors import TidelogError
 from tidelog.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.client.metadata import TopicPartition
 
 
 class ClientError(TidelogError):
@@ -94,9 +99,21 @@ class FencedInstanceError(ClientError):
 class NoOffsetError(ClientError):
     """A partition has no committed offset, or one that is not in the log any more, and `auto.offset.reset` is none."""
 
+    def __init__(self, message: str, tp: TopicPartition, offset: int | None) -> None:
+        """`offset` is the one that is not in the log; None if nothing is committed."""
+        super().__init__(message)
+        self.tp = tp
+        self.offset = offset
+
 
 class LogTruncatedError(ClientError):
     """Records that this consumer has read are gone: a leader was elected without them (KIP-320)."""
+
+    def __init__(self, message: str, tp: TopicPartition, offset: int) -> None:
+        """`offset` is where the log was cut: the first one that may hold another record now; -1 if nobody knows."""
+        super().__init__(message)
+        self.tp = tp
+        self.offset = offset
 
 
 class RecordError(ClientError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.client.group_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from tidelog.client.consumer.member_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import ProtocolError
 from tidelog.wire.messages import consumer_group_describe as consumer_wire
@@ -88,7 +88,9 @@ def _classic_member(member: classic_wire.DescribedGroupMember, protocol_type: st
     if protocol_type == PROTOCOL_TYPE:
         try:
             partitions = decode_assignment(member.member_assignment)
-            topics = decode_subscription(member.member_metadata)
+            topics = decode_subscription(
+                member.member_id, member.group_instance_id, member.member_metadata
+            ).topics
         except ProtocolError:
             pass  # no metadata while the group rebalances; some clients write what only they can read
     return MemberInfo(

@@ -2,7 +2,8 @@
 
 A group is known to its coordinator only. `at_coordinator` finds it, asks, and asks again while it loads or moves; `list_groups` asks
 every broker, because each lists its own. Topics are named, not numbered, which OffsetCommit and OffsetFetch allow up to version 9: ids would
-need the metadata of every topic. Changes that may be done twice are retried over a lost connection; deleting a group is not.
+need the metadata of every topic. Only who has read a topic commits by its id, so that an offset in a deleted topic never counts for a new one of the
+same name. Changes that may be done twice are retried over a lost connection; deleting a group is not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.client.addresses import Address
-from tidelog.client.cluster import ClusterClient
+from tidelog.client.cluster import ClusterClient, TopicMissingError
 from tidelog.client.errors import (
     BrokerError,
     ClientError,
@@ -22,7 +23,7 @@ from tidelog.client.errors import (
     check,
 )
 from tidelog.client.group_description import GroupDescription, of_classic, of_consumer
-from tidelog.client.metadata import TopicPartition
+from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages import offset_commit, offset_delete, offset_fetch
@@ -41,6 +42,8 @@ LAST_VERSION_WITH_NAMES = 9
 _FIRST_LIST_WITH_TYPES = 5
 _GROUP = 0
 _NOT_HERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+_NO_SUCH_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+NO_IDS: Mapping[str, bytes] = {}
 
 
 class ListedGroup(NamedTuple):
@@ -241,12 +244,17 @@ class Groups:
         offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, Committed],
         *,
         member: Membership = NOBODY,
+        topic_ids: Mapping[str, bytes] = NO_IDS,
         timeout_ms: int | None = None,
     ) -> None:
-        """In the name of a member; of nobody only while the group has no members: UNKNOWN_MEMBER_ID otherwise."""
+        """In the name of a member; of nobody only while the group has no members: UNKNOWN_MEMBER_ID otherwise.
+
+        `topic_ids` of all topics, where they are known. TopicMissingError for one that was deleted; what concerns others is committed then.
+        """
         topics = [
             offset_commit.OffsetCommitRequestTopic(
                 name=topic,
+                topic_id=topic_ids.get(topic, ZERO_ID),
                 partitions=[_to_commit(p, offsets[TopicPartition(topic, p)]) for p in partitions],
             )
             for topic, partitions in _by_topic(offsets).items()
@@ -258,18 +266,39 @@ class Groups:
             group_instance_id=member.instance_id,
             topics=topics,
         )
+        has_ids = all(topic.topic_id != ZERO_ID for topic in topics)
+        names = {topic.topic_id: topic.name for topic in topics}
 
         async def ask(node: int) -> None:
             response: offset_commit.OffsetCommitResponse = await self.cluster.request(
-                ApiKey.OFFSET_COMMIT, request, node=node, at_most=LAST_VERSION_WITH_NAMES
+                ApiKey.OFFSET_COMMIT, request, node=node, at_most=None if has_ids else LAST_VERSION_WITH_NAMES
             )
-            for topic in response.topics:
-                for p in topic.partitions:
-                    check(
-                        p.error_code, f"committing for {topic.name}-{p.partition_index} in group {group_id}"
-                    )
+            missing: dict[str, BrokerError] = {}
+            for answer in response.topics:
+                topic = answer.name or names.get(answer.topic_id, answer.topic_id.hex())
+                for p in answer.partitions:
+                    about = f"committing for {topic}-{p.partition_index} in group {group_id}"
+                    if p.error_code in _NO_SUCH_TOPIC:
+                        missing[topic] = BrokerError(p.error_code, about)
+                    else:
+                        check(p.error_code, about)
+            if missing:
+                await self._raise_missing(missing, topic_ids)
 
         await self.at_coordinator(group_id, ask, timeout_ms=timeout_ms)
+
+    async def _raise_missing(
+        self, missing: Mapping[str, BrokerError], topic_ids: Mapping[str, bytes]
+    ) -> None:
+        """A coordinator may hear of a new topic late, which passes; a topic that was deleted does not come back."""
+        known = (await self.cluster.refresh_metadata(missing)).topics
+        for topic, error in missing.items():
+            if known[topic].error_code or topic_ids.get(topic, ZERO_ID) not in (
+                ZERO_ID,
+                known[topic].topic_id,
+            ):
+                raise TopicMissingError(topic) from error
+        raise next(iter(missing.values()))
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget what is committed. GROUP_SUBSCRIBED_TO_TOPIC while members of the group read the topic."""

@@ -52,9 +52,9 @@ class Links:
             logger.info("broker %d: %s", node, error)
             backoff = self._backoffs.setdefault(node, self._cluster.backoff())
             await asyncio.sleep(backoff.next_seconds())
-            # It may have gone, or have another address by now.
+            # It may have gone, have another address by now, or lead nothing any more.
             try:
-                await self._cluster.refresh_metadata([])
+                await self._cluster.refresh_metadata(self._cluster.metadata.topics)
             except ClientError as unreachable:
                 logger.debug("no fresh metadata: %s", unreachable)
         finally:

@@ -86,27 +86,3 @@ class UniformSticky:
             if drawn < 0:
                 return partition
         raise AssertionError("weights that do not sum up")
-
-
-class StickyPartitioner:
-    """Records without a key fill one batch before the next partition has its turn (the idea of KIP-480).
-
-    The turn goes round instead of being drawn, so that a short input spreads evenly.
-    """
-
-    __slots__ = ("_available", "_next")
-
-    def __init__(self, available: Sequence[int], start: int = 0) -> None:
-        if not available:
-            raise ValueError("a sticky partitioner needs at least one partition")
-        self._available = list(available)
-        self._next = start % len(self._available)
-
-    @property
-    def current(self) -> int:
-        return self._available[self._next]
-
-    def batch_closed(self, partition: int) -> None:
-        """The batch of `partition` is on its way; if it was the sticky one, move on."""
-        if partition == self.current:
-            self._next = (self._next + 1) % len(self._available)

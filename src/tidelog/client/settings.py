@@ -45,6 +45,11 @@ class ClientSettings:
         "After this, leaders and partitions are asked for again even if nothing seems to have changed.",
         least=1,
     )
+    metadata_recovery_strategy: str = setting(
+        "rebootstrap",
+        "Where to look when no broker that was heard of answers: at the bootstrap servers again, or nowhere else (none).",
+        one_of=("rebootstrap", "none"),
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):

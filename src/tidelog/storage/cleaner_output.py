@@ -4,7 +4,7 @@ Owns these files until a `SegmentSwap` takes them over. The swap and every start
 batches without records stand for the offsets of what is gone at an end: one for each leader epoch, from the first batch of it that is gone, with the
 latest timestamp of what they stand for, so that neither epochs nor retention change by a cleaning. Gaps within a segment stay gaps.
 
-Bytes are synced every few megabytes: a gigabyte of them at once would hold up the syncs that clients wait for.
+Bytes are synced in pieces, the smaller the slower the cleaning may be: a sync that a client waits for comes behind the piece that the disk is at.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.segment_swap import empty_batch
 from tidelog.storage.txn_index import AbortedTransaction
 
-SYNC_EVERY_BYTES: Final = 8 << 20
+SYNC_BYTES_MIN: Final = 512 << 10
+SYNC_BYTES_MAX: Final = 8 << 20
+SYNCS_PER_SECOND: Final = 50
+
+
+def sync_bytes(bytes_per_second: float) -> int:
+    """How much is written between two syncs. At full speed each of them costs time; a throttled cleaning has time."""
+    return int(min(SYNC_BYTES_MAX, max(SYNC_BYTES_MIN, bytes_per_second / SYNCS_PER_SECOND)))
 
 
 class _Gone:
@@ -55,6 +62,7 @@ class Output:
         end_offset: int,
         size_max: int,
         now_ms: int,
+        sync_bytes: int = SYNC_BYTES_MAX,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -62,6 +70,7 @@ class Output:
         self._end_offset = end_offset
         self._size_max = size_max
         self._now_ms = now_ms
+        self._sync_bytes = sync_bytes
         self.bases: list[int] = []
         self.bytes_written = 0
         self._gone: list[_Gone] = []
@@ -119,7 +128,7 @@ class Output:
         self._size += written
         self.bytes_written += written
         self._next_offset = int(last_offsets[-1]) + 1
-        if self._size - self._synced >= SYNC_EVERY_BYTES:
+        if self._size - self._synced >= self._sync_bytes:
             self._synced = self._size
             sync_all(self._disk, self._directory, [segment.file])
 

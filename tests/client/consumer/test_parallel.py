@@ -207,3 +207,31 @@ def test_dead_letters_say_where_they_come_from() -> None:
     assert origin_of(again) == origin._replace(attempts=8) and len(again) == len(headers)
     assert origin_of((("trace", b"1"),)) is None
     assert redriven_places(redriven_note(2, 9)) == (2, 9) and redriven_places((("x", b"1"),)) is None
+
+
+async def test_a_position_that_goes_back_is_worked_on_again(bootstrap: str, topic_name: str) -> None:
+    """As after a seek, or when a log was cut: what is still in work of before does not count for what comes again."""
+    await fill(bootstrap, topic_name, [None] * 10)
+    tp, seen, again, done = TopicPartition(topic_name, 0), list[int](), asyncio.Event(), asyncio.Event()
+
+    async def handle(record: ConsumerRecord) -> None:
+        seen.append(record.offset)
+        if len(seen) == 10:
+            consumer.seek(tp, 4)
+        if record.offset == 6 and not again.is_set():
+            await again.wait()
+        elif record.offset == 6:
+            done.set()
+            await asyncio.Event().wait()  # never done
+        elif seen.count(9) == 2:
+            again.set()
+
+    group = new_group()
+    async with Consumer(
+        bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.subscribe([topic_name])
+        await run_until(consumer, done, handler=handle, workers=20, drain_ms=100, commit_interval_ms=10)
+        assert sorted(seen) == sorted([*range(10), *range(4, 10)])
+        committed = (await consumer.committed([tp]))[tp]
+        assert committed is not None and committed.offset == 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.client.consumer.test_records import data_batch
 from tidelog.client.consumer.handed_out import first_of
-from tidelog.client.consumer.positions import LATEST, Positions, Spot, Want
+from tidelog.client.consumer.positions import LATEST, NOWHERE, Positions, Spot, Want
 from tidelog.client.consumer.records import Chunk
 from tidelog.client.metadata import TopicPartition
 from tidelog.records.control import build_end_transaction_marker
@@ -119,6 +119,41 @@ def test_a_new_leader_is_asked_whether_it_has_what_was_read() -> None:
     positions.new_leader(A, 5)
     assert positions.validated(A, state.version, 5, Spot(40, 3)) == Spot(40, 3), "cut below what was read"
     assert state.want is Want.VALIDATE, "whoever decides moves the position"
+
+
+def test_markers_of_a_later_leader_are_compared_with_its_epoch() -> None:
+    """Else the end of the earlier epoch, before the markers, would look like a cut."""
+    positions = reading(A)
+    marker = build_end_transaction_marker(
+        commit=True,
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=1,
+        base_offset=1,
+        partition_leader_epoch=7,
+    )
+    both = Chunk(A, memoryview(data_batch(0, b"0") + marker), 0)
+    positions.take(A, positions.states[A].version, both)
+    positions.next_records(10)
+    assert positions.offsets() == {A: Spot(2, 7)}
+
+
+def test_a_longer_log_of_an_earlier_leader_is_no_reason_to_pass_over_anything() -> None:
+    """Two unclean elections: offsets 40 to 49 are there, but they are not what was read. Where the logs part is not known."""
+    positions = reading(A)
+    state = positions.states[A]
+    state.move_to(Spot(50, 3))
+    positions.new_leader(A, 5)
+    assert positions.validated(A, state.version, 5, Spot(60, 2)) == Spot(50, 2)
+
+
+def test_a_leader_that_knows_nothing_of_our_epoch_cannot_tell() -> None:
+    positions = reading(A)
+    state = positions.states[A]
+    state.move_to(Spot(50, 3))
+    positions.new_leader(A, 5)
+    assert positions.validated(A, state.version, 5, Spot(-1, -1)) is NOWHERE
 
 
 def test_a_seek_by_time_is_looked_up() -> None:

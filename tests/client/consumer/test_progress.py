@@ -31,6 +31,22 @@ def test_nothing_is_safe_behind_what_is_not_done(steps: list[int], chance: objec
         assert progress.in_work == len(left)
 
 
+def test_who_goes_back_begins_anew_from_there() -> None:
+    progress = Progress(0)
+    for offset in range(6):
+        progress.begin(offset)
+    for offset in (0, 1, 3, 5):
+        progress.finish(offset)
+    progress.go_back(4)
+    assert (progress.safe_offset, progress.in_work, progress.next_offset) == (2, 1, 4)
+    progress.begin(4)
+    progress.begin(5)
+    progress.finish(2)
+    assert (progress.safe_offset, progress.in_work) == (4, 2)
+    progress.go_back(1)
+    assert (progress.safe_offset, progress.in_work) == (1, 0)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=60), st.randoms(use_true_random=False)
 )
@@ -93,7 +109,7 @@ class CommitsWhatWasBegun(Progress):
 
     @property
     def safe_offset(self) -> int:
-        return self._place
+        return self.next_offset
 
 
 @pytest.mark.parametrize(("kind", "is_caught"), [(Progress, False), (CommitsWhatWasBegun, True)])

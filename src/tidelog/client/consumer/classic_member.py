@@ -112,6 +112,7 @@ class ClassicMember:
         self._is_stalled = False  # left because nobody polled
         self._has_given_up = False  # in this generation, for others to get it in the next
         self._protocol: str | None = None
+        self._remembered: tuple[Partitions, int] = NOTHING, NO_GENERATION  # the last assignment
         self._to_deal: list[JoinGroupResponseMember] | None = None
         self._dealt: list[SyncGroupRequestAssignment] = []
 
@@ -219,6 +220,7 @@ class ClassicMember:
                         owned=self.owned,
                         generation=self.generation,
                         rack=settings.rack,
+                        remembered=self._remembered,
                     ),
                 )
                 for name in self._assignors
@@ -345,6 +347,7 @@ class ClassicMember:
             return
         self.phase, self.reason = Phase.IN, ""
         self._beat_at = now + self._settings.heartbeat_interval_ms / 1000
+        self._remembered = assigned, self.generation
         gone, new = self.owned - assigned, assigned - self.owned
         if gone:
             self._callbacks.append(Callback(Change.REVOKE, gone))
@@ -371,7 +374,10 @@ class ClassicMember:
             self.wants_coordinator = True
             self._pause(now)
         elif code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._removed("the coordinator removed this member", now)
+            self._removed(
+                f"the coordinator removed this member, or had not heard of it for session.timeout.ms={self._settings.session_timeout_ms}",
+                now,
+            )
         elif code == ErrorCode.ILLEGAL_GENERATION:
             self._removed("the group went on without this member", now, keeps_id=True)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -401,7 +407,9 @@ class ClassicMember:
         self._to_deal = None
         self.phase = Phase.GIVING
         self._ask_at = min(self._ask_at, now)
-        if self.owned and not self._is_cooperative:
+        if (
+            self.owned and not self._is_cooperative and self.is_member
+        ):  # else it is lost already, and waits to be told
             self._give(Change.REVOKE)
 
     def _removed(self, reason: str, now: float, *, keeps_id: bool = False) -> None:

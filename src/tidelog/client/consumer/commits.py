@@ -1,14 +1,15 @@
 """Offsets to the group: asked for by the application, or by themselves every `auto.commit.interval.ms`.
 
 In a group they are committed in the member's name, so that a broker refuses those of a member that the group has given up; with partitions that were assigned
-by hand, in nobody's. What was committed last is remembered, and not sent again.
+by hand, in nobody's. Topics that were read are named by their ids, so that no offset counts for another topic of the same name. What was committed last is remembered, and
+not sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidelog.client.consumer.membership import GroupMembership
 from tidelog.client.consumer.positions import Spot
@@ -29,19 +30,25 @@ class Commits:
         *,
         timeout_ms: int,
         membership: Callable[[], GroupMembership | None],
+        topic_ids: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
         self._groups = groups
         self._group_id = group_id
         self._timeout_ms = timeout_ms
         self._membership = membership
+        self._topic_ids = topic_ids
         self._last: dict[TopicPartition, Spot] = {}
 
     async def commit(self, offsets: dict[TopicPartition, Committed]) -> None:
         membership = self._membership()
+        for tp in offsets:
+            self._last.pop(tp, None)  # not known until the coordinator has answered
         if membership is not None:
-            await membership.commit(offsets, timeout_ms=self._timeout_ms)
+            await membership.commit(offsets, topic_ids=self._topic_ids(), timeout_ms=self._timeout_ms)
         elif offsets:
-            await self._groups.commit(self._group_id, offsets, timeout_ms=self._timeout_ms)
+            await self._groups.commit(
+                self._group_id, offsets, topic_ids=self._topic_ids(), timeout_ms=self._timeout_ms
+            )
         self._last.update({tp: Spot(c.offset, c.leader_epoch) for tp, c in offsets.items()})
 
     async def commit_changed(self, spots: Mapping[TopicPartition, Spot]) -> None:
@@ -52,6 +59,11 @@ class Commits:
         }
         if changed:
             await self.commit(changed)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may have committed something else for these meanwhile."""
+        for tp in partitions:
+            self._last.pop(tp, None)
 
     async def commit_quietly(self, spots: Mapping[TopicPartition, Spot]) -> None:
         """By itself: what fails is tried again with the next one, or read again by whoever comes after."""

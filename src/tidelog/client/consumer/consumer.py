@@ -36,8 +36,8 @@ from tidelog.client.consumer.positions import EARLIEST, LATEST, PartitionState, 
 from tidelog.client.consumer.records import Chunk, ConsumerRecord
 from tidelog.client.consumer.subscription import Subscription
 from tidelog.client.errors import ClientError, ClosedError, RecordError, SettingsError
-from tidelog.client.groups import Committed, Groups
-from tidelog.client.metadata import TopicPartition
+from tidelog.client.groups import NOBODY, Committed, Groups, Membership
+from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import FoundOffset, list_offsets
 from tidelog.client.serialization import Deserializer
 from tidelog.client.settings import ConsumerSettings
@@ -88,7 +88,10 @@ class Consumer:
                 self.settings.group_id,
                 timeout_ms=self.settings.default_api_timeout_ms,
                 membership=lambda: self._membership,
+                topic_ids=self._topic_ids,
             )
+        self._leaving: asyncio.Task[None] | None = None
+        self._given_up: Mapping[TopicPartition, PartitionState] = {}  # while the group is being left
         self._listener: RebalanceListener | None = None
         self._listener_before: RebalanceListener | None = None
         self._parallel: Parallel | None = None
@@ -120,6 +123,7 @@ class Consumer:
             self._positions,
             find_committed=self._commits.find if self._commits is not None else None,
             arrived=self._news.set,
+            cut_held=self._handed_out.cut,
         )
         try:
             await self._cluster.retrying(
@@ -162,7 +166,11 @@ class Consumer:
         if self._commits is not None and (by_itself if commit is None else commit):
             await self._commits.commit_quietly(self._safe())
         try:
-            if self._membership is not None and self._membership.member.is_member and self._positions.states:
+            if self._leaving is not None:
+                await self._leaving
+            elif (
+                self._membership is not None and self._membership.member.is_member and self._positions.states
+            ):
                 await call(self._listener, "on_partitions_revoked", self.assignment())
         finally:
             await self._end()
@@ -202,13 +210,33 @@ class Consumer:
             self._join()
 
     def unsubscribe(self) -> None:
-        """Read nothing; the group is left."""
+        """Read nothing. The group is left in the background, after a commit if those happen by themselves; whatever is read next waits for that."""
+        self._handed_out.dealt_with()
+        spots, given_up = self._safe(), self._positions.states
         self._subscription.clear()
         self._positions.assign(())
         self._handed_out.keep_assigned()
-        if self._membership is not None:
-            membership, self._membership = self._membership, None
-            self._in_background(membership.leave())
+        if self._membership is not None and self._leaving is None:
+            self._given_up = given_up
+            self._leaving = self._in_background(self._leave(self._membership, spots, self._listener))
+
+    async def _leave(
+        self,
+        membership: GroupMembership,
+        spots: Mapping[TopicPartition, Spot],
+        listener: RebalanceListener | None,
+    ) -> None:
+        try:
+            if membership.member.is_member and self._given_up:
+                if self._commits is not None and self.settings.enable_auto_commit:
+                    await self._commits.commit_quietly(spots)
+                await call(listener, "on_partitions_revoked", frozenset(self._given_up))
+        finally:
+            await membership.leave()
+            self._membership = self._leaving = None
+            self._given_up = {}
+            if self._subscription.is_to_topics and not self._is_closing:
+                self._join()
 
     def assign(self, partitions: Partitions) -> None:
         """Read these, whatever others do. Positions begin at what the group has committed, if there is a group, else by `auto.offset.reset`."""
@@ -223,7 +251,18 @@ class Consumer:
     def subscription(self) -> frozenset[str]:
         return self._subscription.topics
 
+    def group_metadata(self) -> Membership:
+        """In whose name this consumer commits: its member id and the generation of the group; nobody's while it is in none."""
+        return self._membership.name if self._membership is not None else NOBODY
+
+    def _topic_ids(self) -> dict[str, bytes]:
+        """Of what was read."""
+        states = {**self._positions.states, **self._given_up}
+        return {tp.topic: state.topic_id for tp, state in states.items() if state.topic_id != ZERO_ID}
+
     def _join(self) -> None:
+        if self._leaving is not None:
+            return  # and then this is called again
         if self._membership is None:
             self._membership = GroupMembership(
                 self._cluster,
@@ -320,6 +359,8 @@ class Consumer:
         if not self._positions.states and not self._subscription.is_to_topics:
             raise ValueError("nothing to read: subscribe to topics or assign partitions first")
         deadline = Deadline(self._loop.time(), timeout_ms)
+        if self._leaving is not None:
+            await asyncio.shield(self._leaving)
         membership = self._membership
         try:
             await asyncio.sleep(0)  # heartbeats and fetches go on, however fast records are asked for
@@ -400,7 +441,10 @@ class Consumer:
         """Partitions change hands, in the application's time: it waits for this."""
         while (callback := membership.member.pending) is not None:
             change, partitions = callback
+            self._log(change, partitions, membership.member.reason)
             if change is Change.TAKE:
+                if self._commits is not None:
+                    self._commits.forget(partitions)
                 self._positions.add(partitions)
                 await call(self._listener, "on_partitions_assigned", partitions)
             else:
@@ -418,6 +462,14 @@ class Consumer:
             self._fetching.look_soon()
         if membership.member.failure is not None:
             raise membership.member.failure
+
+    def _log(self, change: Change, partitions: frozenset[TopicPartition], reason: str) -> None:
+        if partitions:
+            text = f"group {self.settings.group_id}: this member {change.value}s {', '.join(map(str, sorted(partitions)))}"
+            if change is Change.LOSE:
+                logger.warning("%s, others may read them now: %s", text, reason)
+            else:
+                logger.info("%s", text)
 
     async def parallel(
         self, handler: Handler, settings: ParallelSettings | None = None, **options: Any
@@ -522,6 +574,10 @@ class Consumer:
                 )
             await asyncio.sleep(0.005)
         return spot.offset
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The same of every partition where it is known at this moment. Costs no request."""
+        return {tp: spot.offset for tp, spot in self._handed_out.consumed().items()}
 
     def _safe(self) -> dict[TopicPartition, Spot]:
         """Positions behind what the application has dealt with, as far as we know."""

@@ -56,6 +56,7 @@ class ConsumerMember:
         self.generation = 0  # the member epoch
         self.owned: Partitions = NOTHING
         self.failure: ClientError | None = None
+        self.reason = ""
         self.wants_coordinator = True
         self.phase = Phase.OUT
         self.unknown_ids: frozenset[bytes] = frozenset()
@@ -240,6 +241,9 @@ class ConsumerMember:
             self.wants_coordinator = True
             self._pause(now)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
+            self.reason = (
+                "the coordinator removed this member, or had not heard of it for consumer.session.timeout.ms"
+            )
             self._lose()
             self._join(now)
         elif code in (ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.FENCED_INSTANCE_ID):
@@ -279,6 +283,7 @@ class ConsumerMember:
 
     def _leave_stalled(self) -> Question | None:
         message = self.leave()
+        self.reason = f"no poll for max.poll.interval.ms={self._settings.max_poll_interval_ms}"
         self._is_stalled = True
         self._lose()
         return None if message is None else self._ask(message)

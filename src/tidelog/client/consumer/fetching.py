@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from tidelog.client.cluster import ClusterClient
+from tidelog.client.cluster import ClusterClient, PartitionMissingError, TopicMissingError
 from tidelog.client.connection import Connection
 from tidelog.client.consumer.fetch_session import Asked, FetchSession, SessionRequest, is_about_session
-from tidelog.client.consumer.positions import NO_EPOCH, PartitionState, Positions, Spot, Want
+from tidelog.client.consumer.positions import (
+    EARLIEST,
+    NO_EPOCH,
+    NOWHERE,
+    PartitionState,
+    Positions,
+    Spot,
+    Want,
+)
 from tidelog.client.consumer.records import Aborted, Chunk
 from tidelog.client.consumer.resets import Reset
+from tidelog.client.consumer.troubles import Troubles
 from tidelog.client.errors import (
     BrokerError,
     ClientError,
@@ -29,7 +37,7 @@ from tidelog.client.errors import (
     UnsupportedRequestError,
 )
 from tidelog.client.links import Links
-from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.metadata import ZERO_ID, ClusterMetadata, TopicPartition
 from tidelog.client.offsets import end_of_epochs, list_offsets
 from tidelog.client.settings import ConsumerSettings
 from tidelog.records.record import INT64_MAX
@@ -65,6 +73,7 @@ class _Outstanding(NamedTuple):
     versions: Mapping[TopicPartition, int]
     offsets: Mapping[TopicPartition, int]
     names: Mapping[bytes, str]
+    at: float
 
 
 class Fetching:
@@ -76,14 +85,20 @@ class Fetching:
         *,
         find_committed: FindCommitted | None,
         arrived: Callable[[], None],
+        cut_held: Callable[[TopicPartition, int], int | None] = lambda tp, offset: None,
     ) -> None:
-        """`find_committed` looks up a group's offsets, None without a group; `arrived` is called when there is something for the application."""
+        """`find_committed` looks up a group's offsets, None without a group; `arrived` is called when there is something for the application.
+
+        `cut_held` is told where a log was cut, and says which offset the application would have got next, if that is before `positions`.
+        """
         self._cluster = cluster
         self._settings = settings
         self._positions = positions
         self._find_committed = find_committed
         self._arrived = arrived
+        self._cut_held = cut_held
         self._reset = Reset.parse(settings.auto_offset_reset)
+        self._metadata = ClusterMetadata()  # whose leaders were noticed
         self._loop = asyncio.get_running_loop()
         self._links = Links(cluster, lane="fetch", changed=self.look_soon)
         self._sessions: dict[int, FetchSession] = {}
@@ -93,7 +108,7 @@ class Fetching:
         self._look_handle: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.errors: deque[ClientError] = deque()
+        self.errors = Troubles(positions)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -128,9 +143,9 @@ class Fetching:
         if self._is_closed:
             return
         now = self._loop.time()
+        unknown = self._notice_leaders()
         self._look_up_positions(now)
         by_node: dict[int, dict[TopicPartition, PartitionState]] = {}
-        unknown: set[str] = set()
         for state in self._positions.fetchable():
             if self._resting.get(state.tp, 0.0) > now:
                 self._look_at(self._resting[state.tp])
@@ -148,6 +163,23 @@ class Fetching:
         moment = self._positions.next_ask_at(now)
         if moment is not None:
             self._look_at(moment)
+
+    def _notice_leaders(self) -> set[str]:
+        """A new leader may not have what was fetched ahead either, so this concerns every partition. Returns topics without whose leaders nothing can be validated."""
+        metadata = self._cluster.metadata
+        if metadata is not self._metadata:
+            self._metadata = metadata
+            for tp, state in self._positions.states.items():
+                leader = metadata.leader_of(tp)
+                if leader is not None:
+                    if state.topic_id not in (ZERO_ID, metadata.topics[tp.topic].topic_id):
+                        self._made_anew(state)
+                    self._positions.new_leader(tp, leader.leader_epoch)
+        return {
+            tp.topic
+            for tp, state in self._positions.states.items()
+            if state.want is Want.VALIDATE and metadata.leader_of(tp) is None
+        }
 
     def _node_for(self, state: PartitionState, now: float) -> int | None:
         leader = self._cluster.metadata.leader_of(state.tp)
@@ -200,6 +232,7 @@ class Fetching:
         for tp, state in states.items():
             info = self._cluster.metadata.topics[tp.topic]
             names[info.topic_id] = tp.topic
+            state.topic_id = info.topic_id
             epoch = info.partitions[tp.partition].leader_epoch
             wanted[tp] = Asked(info.topic_id, state.fetch_offset, epoch, settings.max_partition_fetch_bytes)
         session = self._sessions.setdefault(node, FetchSession())
@@ -219,6 +252,7 @@ class Fetching:
             {tp: state.version for tp, state in states.items()},
             {tp: state.fetch_offset for tp, state in states.items()},
             names,
+            self._loop.time(),
         )
         answer.add_done_callback(partial(self._answered, node, connection))
 
@@ -331,14 +365,14 @@ class Fetching:
         if not data.records:
             return False
         try:
-            chunk = self._chunk(state, data)
+            chunk = self._chunk(state, data, latency_seconds=self._loop.time() - outstanding.at)
         except RecordError as error:
             self._rest(tp)
             self._tell(error)
             return False
         return chunk.size > 0 and self._positions.take(tp, version, chunk)
 
-    def _chunk(self, state: PartitionState, data: PartitionData) -> Chunk:
+    def _chunk(self, state: PartitionState, data: PartitionData, *, latency_seconds: float) -> Chunk:
         aborted: list[Aborted] | None = None
         if self._settings.isolation_level == "read_committed":
             aborted = [
@@ -346,7 +380,12 @@ class Fetching:
             ]
         assert isinstance(data.records, memoryview), "what was decoded is a view into its frame"
         return Chunk(
-            state.tp, data.records, state.fetch_offset, aborted=aborted, check_crcs=self._settings.check_crcs
+            state.tp,
+            data.records,
+            state.fetch_offset,
+            aborted=aborted,
+            check_crcs=self._settings.check_crcs,
+            latency_seconds=latency_seconds,
         )
 
     def _refused(self, node: int, state: PartitionState, code: int, offset: int) -> None:
@@ -354,6 +393,8 @@ class Fetching:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if state.preferred_node == node:
                 state.preferred_node = -1  # a follower that is behind; its leader knows better
+            elif state.has_records:
+                self._rest(tp)  # what is here already comes first, though the log has lost it by now
             elif state.fetch_offset == offset:
                 self._out_of_range(state, offset)
             return
@@ -372,7 +413,9 @@ class Fetching:
             self._rest(state.tp)
             self._tell(
                 NoOffsetError(
-                    f"{state.tp}: offset {offset} is not in the log (any more), and auto.offset.reset=none; seek to where reading should go on"
+                    f"{state.tp}: offset {offset} is not in the log (any more), and auto.offset.reset=none; seek to where reading should go on",
+                    state.tp,
+                    offset,
                 )
             )
             return
@@ -418,26 +461,34 @@ class Fetching:
             elif self._reset is not None:
                 state.wants(Want.RESET)
             else:
-                state.ask_at = self._loop.time() + 3600
+                self._wait_for_a_decision(state)
                 self._tell(
                     NoOffsetError(
-                        f"{state.tp}: nothing is committed, and auto.offset.reset=none; seek to where reading should begin"
+                        f"{state.tp}: nothing is committed, and auto.offset.reset=none; seek to where reading should begin",
+                        state.tp,
+                        None,
                     )
                 )
 
     async def _reset_positions(self, states: list[PartitionState]) -> None:
         versions = {state.tp: state.version for state in states}
         wanted = {state.tp: self._reset_target(state) for state in states}
+        ask = partial(
+            list_offsets,
+            self._cluster,
+            isolation_level=READ_COMMITTED if self._settings.isolation_level == "read_committed" else 0,
+            timeout_ms=self._settings.default_api_timeout_ms,
+        )
         try:
-            found = await list_offsets(
-                self._cluster,
-                wanted,
-                isolation_level=READ_COMMITTED if self._settings.isolation_level == "read_committed" else 0,
-                timeout_ms=self._settings.default_api_timeout_ms,
-            )
+            found = await ask(wanted)
             # No record is as late as that: the end is where the next one will be.
             late = {tp: -1 for tp, each in found.items() if each.offset < 0}
-            ends = await list_offsets(self._cluster, late) if late else {}
+            ends = await ask(late) if late else {}
+        except (TopicMissingError, PartitionMissingError):
+            # Others do not wait for what is not there: they are asked about again at once.
+            leader_of = self._cluster.metadata.leader_of
+            self._again_later([state for state in states if leader_of(state.tp) is None] or states)
+            raise
         except ClientError as error:
             self._again_later(states)
             if not error.retriable:
@@ -468,6 +519,9 @@ class Fetching:
             ends = {tp: (INT64_MAX, ours) for tp, (_, ours) in epochs.items()}
         except ClientError as error:
             self._again_later(states)
+            self._cluster.forget_leaders({state.tp.topic for state in states})  # another may lead by now
+            if not error.retriable and not isinstance(error, (TopicMissingError, PartitionMissingError)):
+                raise
             logger.debug("no epochs: %s", error)
             return
         for state in states:
@@ -481,10 +535,46 @@ class Fetching:
 
     def _truncated(self, state: PartitionState, cut: Spot) -> None:
         """Records that were read are gone. Going on where the logs part is what `auto.offset.reset` allows; without it the application decides."""
-        text = f"{state.tp}: the log was cut at offset {cut.offset}, and {state.position} was read already: a leader was elected without those records"
+        held_from = self._cut_held(state.tp, cut.offset)
+        if held_from is not None:
+            if held_from <= cut.offset:
+                state.move_to(cut)  # nobody has seen what is gone
+                return
+            state.position = state.fetch_offset = held_from
+        gone = f"records before offset {state.position} were read already: a leader was elected without them"
+        text = f"{state.tp}: the log was cut at offset {cut.offset}, and {gone}"
+        if cut is NOWHERE:
+            text = f"{state.tp}: the log was cut somewhere, and {gone}"
         if self._reset is None:
-            state.ask_at = self._loop.time() + 3600
-            self._tell(LogTruncatedError(text + "; seek to where reading should go on"))
+            self._wait_for_a_decision(state)
+            self._tell(LogTruncatedError(text + "; seek to where reading should go on", state.tp, cut.offset))
+        elif cut is NOWHERE:
+            logger.warning("%s; going on by auto.offset.reset=%s", text, self._reset)
+            state.wants(Want.RESET)
+        else:
+            logger.warning("%s; going on at offset %d", text, cut.offset)
+            state.move_to(cut)
+
+    def _made_anew(self, state: PartitionState) -> None:
+        """Another topic has the name of the one that was read. All its records are new, whatever offsets they have."""
+        self._cut_held(state.tp, 0)
+        state.topic_id = ZERO_ID
+        text = f"{state.tp}: the topic was deleted and made anew"
+        if self._reset is None:
+            offset = state.position
+            state.wants(Want.COMMITTED)
+            self._wait_for_a_decision(state)
+            self._tell(
+                NoOffsetError(
+                    f"{text}, and auto.offset.reset=none; seek to where reading should begin",
+                    state.tp,
+                    offset,
+                )
+            )
             return
-        logger.warning("%s; going on at offset %d", text, cut.offset)
-        state.move_to(cut)
+        logger.warning("%s; going on at its beginning", text)
+        state.wants(Want.RESET, reset_to=EARLIEST)
+
+    def _wait_for_a_decision(self, state: PartitionState) -> None:
+        """The application is told. If it does nothing about it, it will be told again."""
+        state.ask_at = self._loop.time() + self._settings.request_timeout_ms / 1000

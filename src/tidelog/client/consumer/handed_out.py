@@ -52,6 +52,13 @@ class HandedOut:
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         self._keep(lambda tp: tp not in partitions)
 
+    def cut(self, tp: TopicPartition, offset: int) -> int | None:
+        """The log was cut there: what is held of it from there on is gone. Returns the next offset that the application would have got; None if nothing is held."""
+        next_offset = first_of(reversed(self.held)).get(tp)
+        if next_offset is not None:
+            self.held = [r for r in self.held if (r.topic, r.partition) != tp or r.offset < offset]
+        return next_offset
+
     def keep_assigned(self) -> None:
         self._keep(lambda tp: tp in self._positions)
 
@@ -63,19 +70,20 @@ class HandedOut:
     def consumed(self) -> dict[TopicPartition, Spot]:
         """Positions behind what was given out."""
         spots = self._positions.offsets()
-        for tp, offset in first_of(reversed(self.held)).items():
-            spots[tp] = Spot(offset, spots[tp].leader_epoch)
+        for record in {TopicPartition(each.topic, each.partition): each for each in self.held}.values():
+            # Also where the position itself is being looked for, because it is not in the log any more.
+            spots[TopicPartition(record.topic, record.partition)] = Spot(record.offset, record.leader_epoch)
         return spots
 
     def safe(self) -> dict[TopicPartition, Spot]:
-        """Positions behind what the application has dealt with, as far as we know."""
+        """Positions behind what the application has dealt with, as far as we know. One that has moved back meanwhile is what counts."""
         spots = self.consumed()
-        for tp, offset in self._in_hand.items():
-            if tp in spots:
+        in_hand = dict(self._in_hand)
+        if (last := self.last) is not None:
+            in_hand[TopicPartition(last.topic, last.partition)] = last.offset
+        for tp, offset in in_hand.items():
+            if tp in spots and offset < spots[tp].offset:
                 spots[tp] = Spot(offset, spots[tp].leader_epoch)
-        last = self.last
-        if last is not None and (tp := TopicPartition(last.topic, last.partition)) in spots:
-            spots[tp] = Spot(last.offset, spots[tp].leader_epoch)
         return spots
 
 

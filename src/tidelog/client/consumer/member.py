@@ -56,6 +56,8 @@ class Member(Protocol):
     member_id: str
     generation: int
     failure: ClientError | None
+    reason: str
+    """Why the member joins (again), or has lost its partitions, in words for a person."""
     wants_coordinator: bool
     """The coordinator is not who we thought: look for it, then say `found_coordinator`."""
 

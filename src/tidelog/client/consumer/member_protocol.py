@@ -34,11 +34,16 @@ def encode_subscription(
     owned: Iterable[TopicPartition] = (),
     generation: int = NO_GENERATION,
     rack: str | None = None,
+    remembered: tuple[Iterable[TopicPartition], int] | None = None,
 ) -> bytes:
+    """`remembered`: the last assignment and its generation, for the sticky assignor, whose members own nothing any more when they join."""
     held = sorted(owned)
+    sticky, sticky_generation = (held, generation) if remembered is None else remembered
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
-        user_data=_sticky_user_data(held, generation) if assignor == STICKY and held else None,
+        user_data=_sticky_user_data(sorted(sticky), sticky_generation)
+        if assignor == STICKY and sticky
+        else None,
         owned_partitions=[
             subscription_wire.TopicPartition(topic=topic, partitions=numbers)
             for topic, numbers in _by_topic(held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from tidelog.client.consumer.classic_member import JOIN, ClassicMember
 from tidelog.client.consumer.consumer_member import ConsumerMember
 from tidelog.client.consumer.member import Question
 from tidelog.client.errors import BrokerError, ClientError, CommitFailedError, FencedInstanceError
-from tidelog.client.groups import Committed, Groups
+from tidelog.client.groups import NO_IDS, Committed, Groups
 from tidelog.client.groups import Membership as Name
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.settings import ConsumerSettings
@@ -197,9 +197,24 @@ class GroupMembership:
     async def _ask(self, question: Question) -> Any:
         node = await self._groups.coordinator(self._group_id)
         connection = await self._cluster.connection(node, lane="join" if question.kind == JOIN else "group")
-        return await connection.request(
-            _KEYS[type(question.message)], question.message, timeout_ms=question.timeout_ms
+        answer = asyncio.ensure_future(
+            connection.request(
+                _KEYS[type(question.message)], question.message, timeout_ms=question.timeout_ms
+            )
         )
+        while not (await asyncio.wait({answer}, timeout=self._settings.request_timeout_ms / 1000))[0]:
+            # It may have its reasons, for minutes: a group is joined when everybody has. Or it is not there any more, which others know.
+            if await self._has_moved_from(node):
+                connection.abort()
+        return answer.result()
+
+    async def _has_moved_from(self, node: int) -> bool:
+        self._groups.forget(self._group_id)
+        try:
+            return await self._groups.coordinator(self._group_id) != node
+        except ClientError as error:
+            logger.debug("who coordinates group %s is not known: %s", self._group_id, error)
+            return False
 
     def _came_back(self, question: Question, work: asyncio.Task[Any]) -> None:
         if work.cancelled():
@@ -212,7 +227,15 @@ class GroupMembership:
         elif error is not None:
             self.member.failure = ClientError(f"{question.kind} to group {self._group_id}: {error!r}")
         else:
+            generation = self.member.generation
             self.member.answered(question, work.result(), now)
+            if generation != self.member.generation and self.member.is_member:
+                logger.info(
+                    "group %s: member %s is in generation %d",
+                    self._group_id,
+                    self.member.member_id,
+                    self.member.generation,
+                )
         self._wake.set()
         if self.member.pending is not None or self.member.failure is not None:
             self._changed()
@@ -220,7 +243,11 @@ class GroupMembership:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     async def commit(
-        self, offsets: dict[TopicPartition, Committed], *, timeout_ms: int | None = None
+        self,
+        offsets: dict[TopicPartition, Committed],
+        *,
+        topic_ids: Mapping[str, bytes] = NO_IDS,
+        timeout_ms: int | None = None,
     ) -> None:
         """CommitFailedError: the group goes on without this member, and others may have its partitions."""
         if not offsets:
@@ -228,7 +255,9 @@ class GroupMembership:
         if not self.member.is_member:  # in nobody's name a broker might take it
             raise self._commit_failed("it is not a member at this moment")
         try:
-            await self._groups.commit(self._group_id, offsets, member=self.name, timeout_ms=timeout_ms)
+            await self._groups.commit(
+                self._group_id, offsets, member=self.name, topic_ids=topic_ids, timeout_ms=timeout_ms
+            )
         except BrokerError as error:
             if error.code in _GONE:
                 raise self._commit_failed(error.name) from error
@@ -242,10 +271,13 @@ class GroupMembership:
 
     def _commit_failed(self, why: str) -> CommitFailedError:
         settings = self._settings
+        session = f"session.timeout.ms={settings.session_timeout_ms}"
+        if settings.group_protocol == "consumer":
+            session = "the group's consumer.session.timeout.ms"
         return CommitFailedError(
             f"group {self._group_id} goes on without this member ({why}): records since the last commit will be read again by others."
             f" It asked for no records for more than max.poll.interval.ms={settings.max_poll_interval_ms}, or was not heard of for"
-            f" session.timeout.ms={settings.session_timeout_ms}: take fewer records at a time (max.poll.records), or raise the setting"
+            f" {session}: take fewer records at a time (max.poll.records), or raise the setting"
         )
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ class Parallel:
         self._progress: dict[TopicPartition, Progress] = {}
         self._slots = asyncio.Semaphore(settings.workers)
         self._tasks: dict[asyncio.Task[None], ConsumerRecord] = {}
+        self._outdated: set[asyncio.Task[Any] | None] = (
+            set()
+        )  # whose records were read before the partition went back
         self._failure: BaseException | None = None
         self._listener: RebalanceListener | None = None
 
@@ -133,8 +136,20 @@ class Parallel:
         progress = self._progress.get(tp)
         if progress is None:
             progress = self._progress[tp] = Progress(record.offset)
+        elif record.offset < progress.next_offset:
+            self._go_back(tp, progress, record.offset)
         progress.begin(record.offset)
         self._lanes.put(lane_of(record, self._settings.order_by), record)
+
+    def _go_back(self, tp: TopicPartition, progress: Progress, offset: int) -> None:
+        """Somebody sought back, or the log was cut and goes on there with other records. What is in work of before says nothing about what comes."""
+
+        def comes_again(record: ConsumerRecord) -> bool:
+            return (record.topic, record.partition) == tp and record.offset >= offset
+
+        self._lanes.drop(comes_again)
+        self._outdated.update(task for task, record in self._tasks.items() if comes_again(record))
+        progress.go_back(offset)
 
     def _start_what_can(self) -> None:
         while (taken := self._lanes.take()) is not None:
@@ -145,6 +160,7 @@ class Parallel:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
+        self._outdated.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
             self._failure = error
 
@@ -159,8 +175,8 @@ class Parallel:
         try:
             await self._try(record)
             progress = self._progress.get(TopicPartition(record.topic, record.partition))
-            if progress is not None:  # the partition may have gone meanwhile
-                progress.finish(record.offset)
+            if progress is not None and asyncio.current_task() not in self._outdated:
+                progress.finish(record.offset)  # else the partition has gone meanwhile, or gone back
         finally:
             self._lanes.finish(lane)
         self._start_what_can()

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.client.consumer.records import Chunk, ConsumerRecord
-from tidelog.client.metadata import TopicPartition
+from tidelog.client.metadata import ZERO_ID, TopicPartition
 
 NO_EPOCH: Final = -1
 CHUNKS_AHEAD: Final = 2
@@ -43,6 +43,9 @@ class Spot(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
+NOWHERE: Final = Spot(-1)
+
+
 class PartitionState:
     __slots__ = (
         "ask_at",
@@ -59,6 +62,7 @@ class PartitionState:
         "preferred_until",
         "ready",
         "reset_to",
+        "topic_id",
         "tp",
         "validated_epoch",
         "version",
@@ -67,6 +71,7 @@ class PartitionState:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
+        self.topic_id = ZERO_ID  # of the topic that its offsets are from, once something was fetched
         self.version = 0
         self.position: int | None = None
         self.epoch = NO_EPOCH
@@ -216,8 +221,9 @@ class Positions:
                 if records is None:
                     state.chunks.popleft()
                     state.buffered_bytes -= chunk.size
-                    # Offsets without records for us (markers, aborted data, gaps at its end) are passed over.
-                    state.position = max(state.position or 0, chunk.next_offset)
+                    # Offsets without records for us (markers, aborted data, gaps at its end) are passed over, and may be of a later epoch.
+                    if state.position is None or chunk.next_offset > state.position:
+                        state.position, state.epoch = chunk.next_offset, chunk.last_epoch
                     continue
                 state.ready = records[::-1]
             take = min(count - len(found), len(state.ready))
@@ -257,13 +263,16 @@ class Positions:
         state = self.states.get(tp)
         if state is None or state.position is None or leader_epoch <= state.validated_epoch:
             return
-        if state.epoch == NO_EPOCH:
-            state.validated_epoch = leader_epoch  # nothing to compare with
+        if state.epoch == NO_EPOCH:  # nothing was handed out that could be compared
+            if state.validated_epoch != NO_EPOCH:
+                state.drop()
+                state.fetch_offset = state.position
+            state.validated_epoch = leader_epoch
         elif state.want is None:
             state.wants(Want.VALIDATE)
 
     def validated(self, tp: TopicPartition, version: int, leader_epoch: int, end: Spot) -> Spot | None:
-        """What the leader says of our epoch: `end` is where it ends there. Returns where the log was cut below our position, if it was."""
+        """What the leader says of our epoch: `end` is where it ends there. Returns where the log was cut, if it was; NOWHERE if the leader cannot tell."""
         state = self.states.get(tp)
         if (
             state is None
@@ -272,7 +281,10 @@ class Positions:
             or state.position is None
         ):
             return None
+        if end.offset < 0 or end.leader_epoch < 0:
+            return NOWHERE
         if end.offset < state.position or end.leader_epoch < state.epoch:
-            return end
+            # A log that has our offsets from an earlier leader may be longer than what we read: nothing of it is passed over.
+            return Spot(min(end.offset, state.position), end.leader_epoch)
         state.want, state.validated_epoch = None, leader_epoch
         return None

@@ -20,28 +20,35 @@ T = TypeVar("T")
 class Progress:
     """Of one partition. Offsets are begun in rising order and finished in any."""
 
-    __slots__ = ("_done", "_open", "_place")
+    __slots__ = ("_done", "_open", "next_offset")
 
     def __init__(self, offset: int) -> None:
-        self._place = offset  # the next offset to begin with
+        self.next_offset = offset
+        """The lowest one that can begin next."""
         self._open: list[int] = []  # begun, the lowest first; a heap with finished ones in it
         self._done: set[int] = set()
 
     def begin(self, offset: int) -> None:
-        if offset < self._place:
-            raise ValueError(f"offset {offset} after {self._place - 1}: records begin in order")
+        if offset < self.next_offset:
+            raise ValueError(f"offset {offset} after {self.next_offset - 1}: records begin in order")
         heapq.heappush(self._open, offset)
-        self._place = offset + 1
+        self.next_offset = offset + 1
 
     def finish(self, offset: int) -> None:
         self._done.add(offset)
         while self._open and self._open[0] in self._done:
             self._done.remove(heapq.heappop(self._open))
 
+    def go_back(self, offset: int) -> None:
+        """From there on everything begins anew, what is done already included."""
+        self._open = sorted(each for each in self._open if each < offset)
+        self._done = {each for each in self._done if each < offset}
+        self.next_offset = offset
+
     @property
     def safe_offset(self) -> int:
         """Everything below is done: what may be committed."""
-        return self._open[0] if self._open else self._place
+        return self._open[0] if self._open else self.next_offset
 
     @property
     def in_work(self) -> int:

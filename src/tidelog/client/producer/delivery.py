@@ -1,15 +1,17 @@
 """What `send` gives back: a promise of where the record went, for whoever wants to know.
 
 A batch has one future, not each record: a `Delivery` is a batch and a number. It may be awaited any number of times, by any number of tasks; giving up
-waiting does not take the record back.
+waiting does not take the record back. Whoever counts and does not care for single records hears of whole batches (`BatchReport`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from tidelog.client.errors import ClientError
+from tidelog.client.metadata import TopicPartition
 from tidelog.client.producer.batch import ProducerBatch
 from tidelog.client.producer.sender import UNKNOWN_OFFSET, Fate
 
@@ -21,6 +23,20 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class BatchReport(NamedTuple):
+    """What became of a batch. The offset of its first record is -1 where the broker does not say, and where there is an error."""
+
+    tp: TopicPartition
+    record_count: int
+    size_bytes: int
+    """As it went over the wire, compressed."""
+    base_offset: int
+    error: ClientError | None
+
+
+BatchCallback = Callable[[BatchReport], None]
 
 
 class Delivery:

@@ -22,7 +22,7 @@ from tidelog.client.cluster import ClusterClient
 from tidelog.client.errors import ClientError, ClosedError
 from tidelog.client.partitioner import Partitioner, partition_for_key
 from tidelog.client.producer.accumulator import Accumulator
-from tidelog.client.producer.delivery import Delivery, RecordMetadata
+from tidelog.client.producer.delivery import BatchCallback, Delivery, RecordMetadata
 from tidelog.client.producer.record import Interceptor, OutgoingRecord, as_bytes, as_headers
 from tidelog.client.producer.room import Room
 from tidelog.client.producer.sender import Fate, Sender, SenderSettings
@@ -53,10 +53,11 @@ class Producer:
         value_serializer: Serializer | None = None,
         partitioner: Partitioner | None = None,
         interceptors: Sequence[Interceptor] = (),
+        on_batch: BatchCallback | None = None,
         rng: Rng | None = None,
         **options: Any,
     ) -> None:
-        """Settings either as one value or as options of the same names."""
+        """Settings either as one value or as options of the same names. `on_batch` hears what became of each batch; it must not wait for anything."""
         if settings is not None and options:
             raise TypeError(f"either settings or options, not both: {', '.join(options)}")
         self.settings = settings or ProducerSettings(**options)
@@ -66,6 +67,7 @@ class Producer:
         self._value_serializer = value_serializer
         self._partitioner = partitioner
         self._interceptors = tuple(interceptors)
+        self._on_batch = on_batch
         self._is_started = self._is_closing = self._is_closed = False
 
     @classmethod
@@ -123,6 +125,7 @@ class Producer:
             sequences,
             want_leaders=self.topics.ask_for_leaders,
             settled=self.room.tell_next,
+            on_batch=self._on_batch,
         )
         self._yielded_at = loop.time()
         try:

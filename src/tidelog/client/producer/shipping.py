@@ -17,6 +17,7 @@ from tidelog.client.errors import ClientError, DeliveryFailedError, check
 from tidelog.client.links import Links
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.producer.batch import ProducerBatch
+from tidelog.client.producer.delivery import BatchCallback, BatchReport
 from tidelog.client.producer.requests import answers_of, produce_request
 from tidelog.client.producer.sender import Answer, Fate, Outgoing, Sender
 from tidelog.client.producer.sequences import Sequences
@@ -40,14 +41,16 @@ class Shipping:
         *,
         want_leaders: Callable[[Iterable[str]], None],
         settled: Callable[[], None],
+        on_batch: BatchCallback | None = None,
     ) -> None:
-        """`want_leaders`: batches wait for leaders of these topics; `settled`: memory is free."""
+        """`want_leaders`: batches wait for leaders of these topics; `settled`: memory is free; `on_batch`: the application counts batches."""
         self._cluster = cluster
         self._settings = settings
         self._sender = sender
         self._sequences = sequences
         self._want_leaders = want_leaders
         self._settled = settled
+        self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
         self._links = Links(cluster, lane="produce", changed=self.look_soon)
         self._look_handle: asyncio.Handle | None = None
@@ -158,6 +161,8 @@ class Shipping:
         has_room = False
         for fate in fates:
             batch = fate.batch
+            if self._on_batch is not None and not fate.parts:
+                self._report(self._on_batch, fate)
             batch.let_go()
             has_room = True
             if fate.error is not None:
@@ -173,6 +178,15 @@ class Shipping:
                 batch.done.set_result(fate)
         if has_room:
             self._settled()
+
+    def _report(self, on_batch: BatchCallback, fate: Fate) -> None:
+        batch = fate.batch
+        size = batch.size if batch.encoded is None else len(batch.encoded)
+        try:
+            on_batch(BatchReport(batch.tp, batch.count, size, fate.base_offset, fate.error))
+        except Exception:
+            # Whoever waits for the batch must hear of it all the same.
+            logger.exception("on_batch failed for a batch of %s", batch.tp)
 
     def raise_failures(self) -> None:
         """DeliveryFailedError if batches failed that nobody has asked about. Each is told of once."""
