@@ -38,7 +38,7 @@ def test_every_recipe_runs() -> None:
         assert output_of("where.partition") == "0 0\n"
         assert output_of('"kitchen"').splitlines()[:2] == ["0 b'one pizza'", "1 b'order 0'"]
         assert "records from offset 5 on" in output_of("consumer.seek(orders")
-        assert output_of("listener=") == "cooking for orders-0\n"
+        assert output_of("listener=") == "cooking for orders-0\nthe last moment to commit for orders-0\n"
         assert output_of("group_instance_id") == "True\n"
         assert output_of("retry_topic") == "served at try 2\n"
         assert output_of("send_arrow") == "1000 rows\n"

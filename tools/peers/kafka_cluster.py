@@ -10,7 +10,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
@@ -47,8 +47,9 @@ class _Node(KafkaPeer):
             "controller.quorum.voters": ",".join(voters),
             "broker.heartbeat.interval.ms": "500",
             "broker.session.timeout.ms": "4000",
-            "replica.socket.timeout.ms": "3000",  # else followers of a paused leader do not follow its successor for 30 s
-            "replica.lag.time.max.ms": "10000",
+            # Else what a paused leader or controller was asked keeps the others waiting for half a minute.
+            "replica.socket.timeout.ms": "3000",
+            "controller.socket.timeout.ms": "3000",
             "num.network.threads": "2",
             "num.io.threads": "2",
             "offsets.topic.replication.factor": copies,
@@ -160,11 +161,14 @@ class KafkaCluster:
 
     def partitions(self, topic: str) -> dict[int, Led]:
         """As the first node that answers knows it; none if nobody does, or the topic is not there (yet)."""
+        return next(self._views(topic), {})
+
+    def _views(self, topic: str) -> Iterator[dict[int, Led]]:
+        """What each node that is well knows: one that was away a moment ago knows what was."""
         for number, node in enumerate(self.nodes):
             if node.is_running and number not in self._paused:
                 with contextlib.suppress(OSError):
-                    return partitions_of(node.bootstrap, topic)
-        return {}
+                    yield partitions_of(node.bootstrap, topic)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """Its node, as soon as there is one that is running."""
@@ -181,14 +185,13 @@ class KafkaCluster:
         """The node that coordinates every group."""
         return self.leader_of(OFFSETS_TOPIC)
 
-    def wait_until_in_sync(self, topic: str, copies: int | None = None) -> None:
-        """Every partition has all its replicas, or so many of them, in sync."""
+    def wait_until_in_sync(self, topic: str) -> None:
+        """Every partition has all its replicas in sync, and all nodes know it."""
 
         def are_in_sync() -> bool:
-            partitions = self.partitions(topic).values()
-            return bool(partitions) and all(
-                len(led.isr) >= (copies or len(led.replicas)) and led.leader != NO_LEADER
-                for led in partitions
+            views = list(self._views(topic))
+            return bool(views) and all(
+                view and all(len(led.isr) == len(led.replicas) for led in view.values()) for view in views
             )
 
         self.wait_until(are_in_sync, f"the replicas of {topic} are in sync")

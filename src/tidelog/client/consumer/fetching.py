@@ -196,7 +196,7 @@ class Fetching:
 
     def _refresh(self, topics: set[str]) -> None:
         if "metadata" not in self._tasks:
-            self._begin("metadata", self._get_metadata(topics))
+            self._begin("metadata", partial(self._get_metadata, topics))
 
     async def _get_metadata(self, topics: set[str]) -> None:
         try:
@@ -206,10 +206,10 @@ class Fetching:
         if any(self._cluster.metadata.leader_of(tp) is None for tp in self._positions.states):
             await asyncio.sleep(self._cluster.backoff().next_seconds())
 
-    def _begin(self, key: object, work: Awaitable[None]) -> None:
+    def _begin(self, key: object, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
             try:
-                await work
+                await work()
             except ClientError as error:
                 self._tell(error)
             finally:
@@ -434,7 +434,7 @@ class Fetching:
         ):
             states = self._positions.wanting(want, now)
             if states and want not in self._tasks:
-                self._begin(want, work(states))
+                self._begin(want, partial(work, states))
 
     def _again_later(self, states: Iterable[PartitionState]) -> None:
         moment = self._loop.time() + self._cluster.backoff().next_seconds()
