@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.failover import all_seen, check_stored, make_topic, reading, stored, until, writing
 from tests.interop.truncation import java_after_the_cut
-from tidelog.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from tidelog.client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from tidelog.client.errors import LogTruncatedError
 from tools.peers.kafka_cluster import KafkaCluster
 
@@ -95,7 +95,9 @@ async def test_a_group_reads_everything_while_leaders_and_its_coordinator_are_ki
             await asyncio.to_thread(cluster.wait_until_in_sync, topic)
         await writer.settled_so_far()
         await all_seen(writer, [first, second])
-        assert first.seen and second.seen
+        async with Admin(cluster.bootstrap) as admin:
+            group = await admin.describe_group(settings["group_id"])
+        assert (group.state, len(group.members)) == ("Stable", 2), "both are members still, or again"
     assert not writer.failed
     check_stored(writer, {**first.seen, **second.seen})
 
