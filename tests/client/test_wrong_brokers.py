@@ -16,6 +16,8 @@ from tidelog.client.errors import (
     UnsupportedRequestError,
 )
 from tidelog.records.batch import read_header
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -162,6 +164,22 @@ def test_records_that_are_none(fake_broker: Any, versions: Any) -> None:
     script.fetch_answers = [answer(records=b"\xee" * 80)]
     (error,) = consume(fake_broker, script, 1)
     assert "t-0" in str(error) and "are no record batches" in str(error)
+
+
+def test_half_a_batch_again_and_again(fake_broker: Any, versions: Any) -> None:
+    script = FetchScript(versions)
+    half = build_batch([Record(5, 0, None, bytes(100))])[:100]
+    script.fetch_answers = [answer(records=half)] * 1_000
+
+    async def scenario(broker: Any) -> None:
+        script.port = broker.port
+        async with Consumer(f"127.0.0.1:{broker.port}", retry_backoff_ms=50) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            consumer.seek(TopicPartition("t", 0), 5)
+            assert await consumer.poll(timeout_ms=400) == []
+
+    fake_broker(script, scenario)
+    assert 1 < 1_000 - len(script.fetch_answers) < 20, "it is asked again, after a pause"
 
 
 def test_an_error_of_one_partition(fake_broker: Any, versions: Any) -> None:

@@ -370,7 +370,10 @@ class Fetching:
             self._rest(tp)
             self._tell(error)
             return False
-        return chunk.size > 0 and self._positions.take(tp, version, chunk)
+        if not chunk.size:
+            self._rest(tp)  # not one whole batch: whoever sends that is not asked again at once
+            return False
+        return self._positions.take(tp, version, chunk)
 
     def _chunk(self, state: PartitionState, data: PartitionData, *, latency_seconds: float) -> Chunk:
         aborted: list[Aborted] | None = None
