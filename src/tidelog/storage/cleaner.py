@@ -23,7 +23,7 @@ from tidelog.records.batch import HEADER_SIZE, MIN_BATCH_LENGTH, read_header
 from tidelog.records.compaction import Chunk, OffsetMap, Rules, filter_chunk, read_chunk
 from tidelog.storage import files
 from tidelog.storage.cleaner_job import Cleaned, CleanedGroup, CleanJob, NoRoomToClean, Source
-from tidelog.storage.cleaner_output import Output, sync_bytes
+from tidelog.storage.cleaner_output import Output
 from tidelog.storage.cleaner_plan import NO_HORIZON, Weighed, group
 from tidelog.storage.cleaner_transactions import Judge, aborted_in, rows_without_keys
 from tidelog.storage.disk import Disk, File
@@ -142,7 +142,6 @@ class LogCleaner:
             end_offset=sources[-1].end_offset,
             size_max=job.limits.output_bytes_max,
             now_ms=judge.now_ms,
-            sync_bytes=sync_bytes(self.bytes_per_second),
         )
         try:
             for source in sources:

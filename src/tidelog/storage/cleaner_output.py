@@ -4,7 +4,8 @@ Owns these files until a `SegmentSwap` takes them over. The swap and every start
 batches without records stand for the offsets of what is gone at an end: one for each leader epoch, from the first batch of it that is gone, with the
 latest timestamp of what they stand for, so that neither epochs nor retention change by a cleaning. Gaps within a segment stay gaps.
 
-Bytes are synced in pieces, the smaller the slower the cleaning may be: a sync that a client waits for comes behind the piece that the disk is at.
+Bytes go to the disk in small pieces as they are written, and are synced once, at the end of a segment: a sync that a client waits for comes behind the piece that the disk
+is at, and each sync is one more commit of the file system's journal, for which all others wait.
 """
 
 from __future__ import annotations
@@ -27,14 +28,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.segment_swap import empty_batch
 from tidelog.storage.txn_index import AbortedTransaction
 
-SYNC_BYTES_MIN: Final = 512 << 10
-SYNC_BYTES_MAX: Final = 8 << 20
-SYNCS_PER_SECOND: Final = 50
-
-
-def sync_bytes(bytes_per_second: float) -> int:
-    """How much is written between two syncs. At full speed each of them costs time; a throttled cleaning has time."""
-    return int(min(SYNC_BYTES_MAX, max(SYNC_BYTES_MIN, bytes_per_second / SYNCS_PER_SECOND)))
+PIECE_BYTES: Final = 512 << 10
 
 
 class _Gone:
@@ -62,7 +56,6 @@ class Output:
         end_offset: int,
         size_max: int,
         now_ms: int,
-        sync_bytes: int = SYNC_BYTES_MAX,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -70,7 +63,6 @@ class Output:
         self._end_offset = end_offset
         self._size_max = size_max
         self._now_ms = now_ms
-        self._sync_bytes = sync_bytes
         self.bases: list[int] = []
         self.bytes_written = 0
         self._gone: list[_Gone] = []
@@ -82,7 +74,7 @@ class Output:
         )
         self.bases.append(base_offset)
         self._next_offset = base_offset
-        self._size = self._synced = 0
+        self._size = self._begun = 0
         self._state = np.zeros(kernels.STATE_WIDTH, np.int64)
         self._state[kernels.LATEST] = NO_TIMESTAMP
         self._state[kernels.LATEST_OFFSET] = base_offset
@@ -128,16 +120,19 @@ class Output:
         self._size += written
         self.bytes_written += written
         self._next_offset = int(last_offsets[-1]) + 1
-        if self._size - self._synced >= self._sync_bytes:
-            self._synced = self._size
-            sync_all(self._disk, self._directory, [segment.file])
+        if self._size - self._begun >= PIECE_BYTES:
+            segment.file.begin_writing(self._size - self._begun, self._begun)
+            self._begun = self._size
 
     def _finish_segment(self, end_offset: int) -> None:
         self._fill(end_offset)
         segment = self._segment
         timestamp, offset = int(self._state[kernels.LATEST]), int(self._state[kernels.LATEST_OFFSET])
         segment.time_index.append_if_newer(timestamp, offset, closing=True)
-        sync_all(self._disk, self._directory, segment.all_files())
+        all_files = segment.all_files()
+        for file in all_files:
+            file.begin_writing(file.size(), 0)  # the first of the syncs then commits what the others need
+        sync_all(self._disk, self._directory, all_files)
         segment.close()
 
     # ---- what is gone

@@ -80,6 +80,10 @@ class File(Protocol):
         """Make the file's bytes durable (fdatasync). Thread-safe."""
         ...
 
+    def begin_writing(self, count: int, position: int, /) -> None:
+        """A hint that these bytes will be synced soon: the disk may begin with them. Makes nothing durable, and does not wait."""
+        ...
+
     def forget_cached(self) -> None:
         """Read from the medium from now on, not from what is cached and thought to be there too; unsynced writes stay."""
         ...

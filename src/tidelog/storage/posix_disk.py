@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Final
 
 from tidelog.storage.disk import SYNC, SYNC_DIRECTORY, Buffer, DirLock, DiskError
-from tidelog.storage.page_cache import cached_pages, pages_of
+from tidelog.storage.page_cache import begin_writing, cached_pages, pages_of
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # without it nothing is ever found cold
@@ -179,6 +179,11 @@ class PosixFile:
         if failure is not None:
             raise DiskError(SYNC, self._path, failure) from failure
         self._disk._keep_limit()  # clean again, so it may be closed
+
+    def begin_writing(self, count: int, position: int, /) -> None:
+        with self._lock:
+            if self._fd >= 0:
+                begin_writing(self._fd, count, position)
 
     def forget_cached(self) -> None:
         with self._lock:

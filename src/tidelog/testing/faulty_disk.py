@@ -263,6 +263,9 @@ class FaultyFile:
     def sync(self) -> None:
         self._disk.sync_file(self._file)
 
+    def begin_writing(self, count: int, position: int, /) -> None:
+        self._file.begin_writing(count, position)
+
     def forget_cached(self) -> None:
         self._file.forget_cached()
 
