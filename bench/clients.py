@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench import memory_at_hand
 from bench.clients_load import CLIENTS
 from bench.run import machine
 from tools.peers.tidelog import TidelogPeer
@@ -56,7 +57,8 @@ def measure(client: str, direction: str, servers: str, topic: str, count: int, s
         str(count),
         str(size),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    with memory_at_hand.at_hand(2 * count * size):  # for the page cache, and for whoever holds a whole table
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{client} {direction} failed:\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
