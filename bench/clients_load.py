@@ -120,9 +120,10 @@ def arrow_produce(servers: str, topic: str, count: int, size: int) -> Callable[[
 
     async def run(begin: Callable[[], None]) -> int:
         ends = np.arange(count + 1, dtype=np.int32) * size
-        values = pa.Array.from_buffers(
-            pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(bytes(count * size))]
-        )
+        data = np.full(
+            count * size, ord("x"), np.uint8
+        )  # written, as a table is: zeroes come when they are first read
+        values = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
         batch = pa.RecordBatch.from_arrays([values], names=["value"])
         async with Producer(servers, linger_ms=LINGER_MS) as producer:
             await (await producer.send_arrow(topic, batch.slice(0, 10)))  # the kernels are loaded
