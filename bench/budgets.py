@@ -39,5 +39,16 @@ BUDGETS: dict[str, float] = {
     "process: produce, fsync, depth 50": 45.0,
     # replication/purgatory.py
     "process: waiting fetch and the produce that wakes it": 270.0,
+    # client/partitioner.py, client/producer/batch.py and accumulator.py, records/columnar_encode.py
+    "partition_for_key, a new key of 12 B": 3.5,
+    "append and seal, per record of 100 B": 2.3,
+    "Arrow row of 100 B, encoded": 0.18,
+    "Arrow row, partition of its key": 0.02,
+    # client/consumer/records.py, client/consumer/arrow.py
+    "record of 100 B, decoded": 1.8,
+    "fetched chunk of 1,000 records to Arrow, per row": 0.17,
+    # client/producer/producer.py, client/consumer/consumer.py: the application's thread, sockets included
+    "client: send, per record of 100 B": 4.4,
+    "client: poll, per record of 100 B": 2.3,
 }
 """Operation, as `python -m bench.micro` prints it, to microseconds."""

@@ -2,7 +2,7 @@
 
 Owns how a column becomes a field: bytes and text as they are, whatever else must be cast by whoever has it. A row keeps its place among the rows of
 its partition. What comes out are payloads (records without the batch's header), because producer id and sequence number are given when a
-batch is sent. The loops are in `columnar_encode_kernels`.
+batch is sent. The loops are in `columnar_encode_kernels`. Budget: 0.18 µs for a row of 100 B (`bench/budgets.py`).
 
 Needs numba, numpy and pyarrow (the `arrow` extra), which take their time to import: only where it is used.
 """

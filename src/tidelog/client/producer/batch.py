@@ -1,7 +1,7 @@
 """One batch of records on its way to one partition, from its first record until its fate is known.
 
 Records are encoded when they are appended, behind room for the header, so a batch knows its size to the byte, holds no record twice, and sealing it
-costs a header in place, a CRC and the compression. Who has sent it how often, under which producer id, epoch and sequence number, is written here and decided by
+costs a header in place, a CRC and the compression. Budget: 2.3 µs for a record of 100 B, appended and sealed (`bench/budgets.py`). Who has sent it how often, under which producer id, epoch and sequence number, is written here and decided by
 `sequences` and `sender`. Pure: no clock, no socket, no future; `done` is whatever the shell put there.
 """
 

@@ -1,0 +1,330 @@
+"""The options of a source, under the names that Spark's Kafka source has, checked before anything is asked of a broker.
+
+Names count whatever their case. One that nobody knows is an error, because it is a spelling mistake more often than not; `kafka.*` is passed on to the client under its own
+name. Pure: what an option asks of the cluster (offsets for a time, partitions of a pattern) is `bounds`' business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.client.errors import SettingsError
+from tidelog.client.metadata import TopicPartition
+from tidelog.client.settings import ConsumerSettings
+from tidelog.spark.offsets import OffsetsError, parse_assignment, parse_document, parse_offsets
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+KAFKA: Final = "kafka."
+SERVERS: Final = "kafka.bootstrap.servers"
+COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
+_KNOWN: Final = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "groupIdPrefix",
+    "commitGroup",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "columns",
+    "path",
+)
+_OURS: Final = (
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "key.deserializer",
+    "value.deserializer",
+    "interceptor.classes",
+)
+"""Settings of consumers that a source sets itself."""
+_DURATION: Final = re.compile(
+    r"\s*(\d+)\s*(ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hours?|d|days?)?\s*", re.IGNORECASE
+)
+_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1_000}
+
+
+class OptionError(ValueError):
+    """An option that is missing, not known, or makes no sense beside another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """`subscribe`."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`subscribePattern`: whole names of topics that are not internal."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """`assign`."""
+
+    partitions: frozenset[TopicPartition]
+
+
+Subscription = Names | Pattern | Assigned
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where every partition begins or ends: EARLIEST or LATEST, or, with `each`, an offset (or one of these) of its own."""
+
+    everywhere: int = LATEST
+    each: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record that is not older than a time in ms, the same everywhere or one for each partition."""
+
+    everywhere: int = 0
+    each: Mapping[TopicPartition, int] | None = None
+    is_error_if_none: bool = True
+    """If all records are older: an error, or the end."""
+
+
+Edge = At | AtTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    servers: str
+    subscription: Subscription
+    start: Edge
+    end: Edge
+    fail_on_data_loss: bool = True
+    offsets_max: int | None = None
+    bytes_max: int | None = None
+    offsets_min: int | None = None
+    delay_ms_max: int = 15 * 60_000
+    tasks_min: int | None = None
+    task_offsets_max: int | None = None
+    columns: tuple[str, ...] = COLUMNS[:-1]
+    commit_group: str | None = None
+    """The group under whose name the stream says how far it is, for tools that show lag. It never reads it back."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the consumer, under Kafka's names."""
+
+    @property
+    def reads_committed(self) -> bool:
+        return self.client.get("isolation.level") == "read_committed"
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
+        options = _Options(given)
+        return cls(
+            servers=options.required(SERVERS),
+            subscription=_subscription(options),
+            start=_start(options, is_stream=is_stream),
+            end=_end(options, is_stream=is_stream),
+            fail_on_data_loss=options.boolean("failOnDataLoss", True),
+            offsets_max=options.number("maxOffsetsPerTrigger"),
+            bytes_max=options.number("maxBytesPerTrigger"),
+            offsets_min=_offsets_min(options),
+            delay_ms_max=options.duration_ms("maxTriggerDelay", 15 * 60_000),
+            tasks_min=options.number("minPartitions"),
+            task_offsets_max=options.number("maxRecordsPerPartition"),
+            columns=_columns(options),
+            commit_group=options.text("commitGroup"),
+            client=_client_settings(options),
+        )
+
+
+class _Options:
+    """What was given, by names in lower case."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        known = {name.lower() for name in _KNOWN}
+        unknown = [name for name in given if name.lower() not in known and not name.lower().startswith(KAFKA)]
+        if unknown:
+            raise OptionError(
+                f"there is no option {', '.join(sorted(unknown))}; there are {', '.join(_KNOWN)}, and {KAFKA}* for the client"
+            )
+
+    def kafka(self) -> dict[str, str]:
+        return {name[len(KAFKA) :]: value for name, value in self._given.items() if name.startswith(KAFKA)}
+
+    def text(self, name: str) -> str | None:
+        return self._given.get(name.lower())
+
+    def required(self, name: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise OptionError(f"option {name} is missing")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"{name} is true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def number(self, name: str, *, least: int = 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.strip().isdecimal() or int(value) < least:
+            raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
+        return int(value)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise OptionError(f"{name} is a duration such as 500ms, 30s or 15m, not {value!r}")
+        unit = (match[2] or "ms").lower()
+        return int(match[1]) * (1 if unit == "ms" else _MS[unit[0]])
+
+    def offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return parse_offsets(parse_document(self.required(name)))
+        except OffsetsError as error:
+            raise OptionError(f"{name}: {error}") from None
+
+
+def _subscription(options: _Options) -> Subscription:
+    ways = ("assign", "subscribe", "subscribePattern")
+    given = [name for name in ways if options.text(name) is not None]
+    if len(given) != 1:
+        what = "none of them is given" if not given else f"{' and '.join(given)} are given"
+        raise OptionError(f"what to read is said by one of assign, subscribe and subscribePattern; {what}")
+    text = options.required(given[0])
+    if given[0] == "subscribe":
+        topics = frozenset(name.strip() for name in text.split(",") if name.strip())
+        if not topics:
+            raise OptionError(f"subscribe names no topic: {text!r}")
+        return Names(topics)
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern {text!r} is no regular expression: {error}") from None
+        return Pattern(text)
+    try:
+        return Assigned(parse_assignment(text))
+    except OffsetsError as error:
+        raise OptionError(f"assign: {error}") from None
+
+
+def _start(options: _Options, *, is_stream: bool) -> Edge:
+    """A time for all wins over times for each, and those over offsets."""
+    strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if strategy not in ("error", "latest"):
+        raise OptionError(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
+    time = _at_time(options, "starting", is_error_if_none=strategy == "error")
+    if time is not None:
+        return time
+    edge = _at(options, "startingOffsets", "latest" if is_stream else "earliest")
+    if not is_stream and (
+        (edge.everywhere == LATEST and edge.each is None) or LATEST in (edge.each or {}).values()
+    ):
+        raise OptionError(
+            "a batch that begins at the latest offset (-1) reads nothing: give startingOffsets another one, or use readStream"
+        )
+    return edge
+
+
+def _end(options: _Options, *, is_stream: bool) -> Edge:
+    given = [
+        name
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+        if options.text(name) is not None
+    ]
+    if is_stream and given:
+        raise OptionError(f"a stream has no end: leave out {', '.join(given)}")
+    time = _at_time(options, "ending", is_error_if_none=False)
+    if time is not None:
+        return time
+    edge = _at(options, "endingOffsets", "latest")
+    if (edge.everywhere == EARLIEST and edge.each is None) or EARLIEST in (edge.each or {}).values():
+        raise OptionError(
+            "a batch that ends at the earliest offset (-2) reads nothing: give endingOffsets another one"
+        )
+    return edge
+
+
+def _at_time(options: _Options, which: str, *, is_error_if_none: bool) -> AtTime | None:
+    everywhere, each = f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    if options.text(everywhere) is not None:
+        return AtTime(options.number(everywhere, least=0) or 0, None, is_error_if_none)
+    if options.text(each) is not None:
+        return AtTime(0, options.offsets(each), is_error_if_none)
+    return None
+
+
+def _at(options: _Options, name: str, default: str) -> At:
+    text = (options.text(name) or default).strip()
+    if text.lower() in ("earliest", "latest"):
+        return At(EARLIEST if text.lower() == "earliest" else LATEST)
+    return At(LATEST, options.offsets(name))
+
+
+def _offsets_min(options: _Options) -> int | None:
+    least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    return least
+
+
+def _columns(options: _Options) -> tuple[str, ...]:
+    has_headers = options.boolean("includeHeaders", False)
+    text = options.text("columns")
+    if text is None:
+        return COLUMNS if has_headers else COLUMNS[:-1]
+    by_name = {name.lower(): name for name in COLUMNS}
+    wanted = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if not wanted or any(name not in by_name for name in wanted):
+        raise OptionError(f"columns names some of {', '.join(COLUMNS)}, not {text!r}")
+    return tuple(by_name[name] for name in dict.fromkeys(wanted))
+
+
+def _client_settings(options: _Options) -> dict[str, Any]:
+    given = options.kafka()
+    for name in _OURS:
+        if name in given:
+            raise OptionError(f"{KAFKA}{name} is set by the source itself: leave it out")
+    settings = {name: value for name, value in given.items() if name != "bootstrap.servers"}
+    try:
+        ConsumerSettings.configured({"bootstrap.servers": "check:1", **settings})
+    except SettingsError as error:
+        raise OptionError(f"{KAFKA}*: {error}") from None
+    return settings
