@@ -1,4 +1,4 @@
-"""For all tests: how much effort the property tests take.
+"""For all tests: how much effort the property tests take, and that Ctrl-C means something.
 
 `TIDELOG_TEST_EFFORT=20` gives every Hypothesis test twenty times its own number of examples; that is what `make sim` and
 `make fuzz` are. Each run then draws new examples, and Hypothesis prints what reproduces a failure.
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,10 @@ from hypothesis import settings
 EFFORT = int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
 # Where Hypothesis keeps the settings of a test function; its own pytest plugin reads them there.
 SETTINGS_ATTRIBUTE = "_hypothesis_internal_use_settings"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C, and whatever it starts inherits that: also the commands whose tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
