@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,16 @@ def test_any_buffer_will_do_and_is_free_afterwards() -> None:
     kept = decode_batches(run).records
     run[:] = bytes(len(run))
     assert kept.equals(expected)
+
+
+def test_columns_are_memory_of_arrows_pool() -> None:
+    """It keeps the pages of columns that were dropped; fresh ones would cost more than the decoding."""
+    batch = build_batch([Record(n, 0, b"k", b"v" * 1_000) for n in range(1_000)])
+    before = pa.total_allocated_bytes()
+    decoded = decode_batches(batch)
+    assert pa.total_allocated_bytes() - before >= 1_000_000
+    del decoded
+    assert pa.total_allocated_bytes() == before
 
 
 def test_a_wrong_crc_is_noticed_unless_told_otherwise() -> None:

@@ -104,6 +104,12 @@ def decode_batches(
     return Decoded(records, consumed, start_offset if next_offset < 0 else next_offset)
 
 
+def is_loaded(columns: Sequence[str]) -> bool:
+    """Whether this process has compiled what these columns need, or found it on disk: before that the first call may take seconds."""
+    needed = [kernels.scan, kernels.walk, *([kernels.collect_headers] if "headers" in columns else [])]
+    return all(getattr(kernel, "signatures", ()) for kernel in needed)
+
+
 def _as_bytes(buffer: Any) -> Any:
     """A read-only uint8 array over the buffer: read-only whatever it is, so that the kernels are compiled for one type."""
     array = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
@@ -193,14 +199,14 @@ def _build(
     want_key, want_value, want_headers = "key" in columns, "value" in columns, "headers" in columns
     rows_max = int(table[:, kernels.RECORD_COUNT].sum())
     bytes_max = int((table[:, kernels.PAYLOAD_END] - table[:, kernels.PAYLOAD_START]).sum())
-    offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
+    offsets, timestamps = _Room(rows_max, np.int64), _Room(rows_max, np.int64)
     key = _BinaryRoom(rows_max, bytes_max, want_key)
     value = _BinaryRoom(rows_max, bytes_max, want_value)
     header_places = np.empty(rows_max if want_headers else 0, np.int64)
     totals = np.zeros(kernels.TOTALS, np.int64)
     error = kernels.walk(
-        stored, expanded, table, len(table), low, high, want_key, want_value, want_headers, offsets, timestamps,
-        key.ends, key.data, key.valid, value.ends, value.data, value.valid, header_places, totals,
+        stored, expanded, table, len(table), low, high, want_key, want_value, want_headers, offsets.view, timestamps.view,
+        *key.views, *value.views, header_places, totals,
     )  # fmt: skip
     if error != kernels.OK:
         raise _damaged(error, table[totals[kernels.FAILED_BATCH]], totals[kernels.FAILED_RECORD])
@@ -208,8 +214,8 @@ def _build(
         : kernels.FAILED_BATCH
     ].tolist()
     built: dict[str, pa.Array] = {
-        "offset": _primitive("offset", offsets[:rows]),
-        "timestamp": _primitive("timestamp", timestamps[:rows]),
+        "offset": _primitive("offset", rows, offsets.filled(rows)),
+        "timestamp": _primitive("timestamp", rows, timestamps.filled(rows)),
     }
     if want_key:
         built["key"] = key.array(pa.binary(), rows, key_bytes, null_keys)
@@ -228,25 +234,48 @@ def _damaged(error: int, entry: Any, record: int) -> CorruptDataError:
     return CorruptDataError(f"record {record} of the batch at offset {base_offset} {_PROBLEMS[error]}")
 
 
+class _Room:
+    """Memory of Arrow's pool, to be written through `view`, of which a column takes what was filled.
+
+    The pool keeps the pages of columns that were dropped, whatever thread drops them; pages fresh from the kernel cost several times the copy into them.
+    """
+
+    __slots__ = ("_buffer", "view")
+
+    def __init__(self, count: int, kind: type[np.generic]) -> None:
+        self._buffer = pa.allocate_buffer(count * np.dtype(kind).itemsize)
+        self.view = np.frombuffer(self._buffer, kind) if count else np.empty(0, kind)
+
+    def filled(self, count: int) -> pa.Buffer:
+        return self._buffer.slice(0, count * self.view.itemsize)
+
+
 class _BinaryRoom:
     """Room for a binary column of unknown size: untouched pages of it cost nothing, and Arrow takes it over as it is."""
 
-    __slots__ = ("data", "ends", "valid")
+    __slots__ = ("_data", "_ends", "_valid", "views")
 
     def __init__(self, rows_max: int, bytes_max: int, wanted: bool) -> None:
-        self.ends = np.empty(rows_max + 1 if wanted else 1, np.int32)
-        self.ends[0] = 0
-        self.data = np.empty(bytes_max if wanted else 0, np.uint8)
-        self.valid = np.full((rows_max + 7) // 8 if wanted else 0, 255, np.uint8)
+        self._ends = _Room(rows_max + 1 if wanted else 1, np.int32)
+        self._data = _Room(bytes_max if wanted else 0, np.uint8)
+        self._valid = _Room((rows_max + 7) // 8 if wanted else 0, np.uint8)
+        self._ends.view[0] = 0
+        self._valid.view[:] = 255
+        self.views = (self._ends.view, self._data.view, self._valid.view)
 
     def array(self, kind: pa.DataType, rows: int, used: int, nulls: int) -> pa.Array:
-        validity = pa.py_buffer(self.valid) if nulls else None
-        ends, data = pa.py_buffer(self.ends[: rows + 1]), pa.py_buffer(self.data[:used])
-        return pa.Array.from_buffers(kind, rows, [validity, ends, data], null_count=nulls)
+        validity = self._valid.filled((rows + 7) // 8) if nulls else None
+        buffers = [validity, self._ends.filled(rows + 1), self._data.filled(used)]
+        return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
 
 
-def _primitive(name: str, values: Any) -> pa.Array:
-    return pa.Array.from_buffers(COLUMN_TYPES[name], len(values), [None, pa.py_buffer(values)], null_count=0)
+def _primitive(name: str, rows: int, buffer: pa.Buffer) -> pa.Array:
+    return pa.Array.from_buffers(COLUMN_TYPES[name], rows, [None, buffer], null_count=0)
+
+
+def _repeated(name: str, values: Any, rows: Any) -> pa.Array:
+    column = np.repeat(values, rows)
+    return _primitive(name, len(column), pa.py_buffer(column))
 
 
 def _add_batch_columns(built: dict[str, pa.Array], table: Any, columns: Sequence[str]) -> None:
@@ -255,7 +284,7 @@ def _add_batch_columns(built: dict[str, pa.Array], table: Any, columns: Sequence
     attributes = table[:, kernels.ATTRIBUTES]
     if "timestamp_type" in columns:
         kinds = (attributes & TIMESTAMP_TYPE_FLAG) >> 3
-        built["timestamp_type"] = _primitive("timestamp_type", np.repeat(kinds.astype(np.int8), rows))
+        built["timestamp_type"] = _repeated("timestamp_type", kinds.astype(np.int8), rows)
     if "is_control" in columns:
         built["is_control"] = pa.array(np.repeat(attributes & CONTROL_FLAG != 0, rows))
     for name, column, kind in (
@@ -264,7 +293,7 @@ def _add_batch_columns(built: dict[str, pa.Array], table: Any, columns: Sequence
         ("partition_leader_epoch", kernels.LEADER_EPOCH, np.int32),
     ):
         if name in columns:
-            built[name] = _primitive(name, np.repeat(table[:, column].astype(kind), rows))
+            built[name] = _repeated(name, table[:, column].astype(kind), rows)
 
 
 def _build_headers(
@@ -275,7 +304,7 @@ def _build_headers(
     value = _BinaryRoom(headers, header_bytes, True)
     key_bytes, value_bytes, nulls = kernels.collect_headers(
         stored, expanded, table, len(table), places, list_ends,
-        key.ends, key.data, value.ends, value.data, value.valid,
+        *key.views[:2], *value.views,
     )  # fmt: skip
     keys = _text(key.array(pa.binary(), headers, key_bytes, 0))
     values = value.array(pa.binary(), headers, value_bytes, nulls)

@@ -210,6 +210,11 @@ def rows_by_partition(partitions: Any, count: int) -> Iterator[tuple[int, Any]]:
 # ---- records
 
 
+def is_loaded() -> bool:
+    """Whether this process has compiled the encoder, or found it on disk: before that the first call may take seconds."""
+    return bool(getattr(kernels.encode, "signatures", ()))
+
+
 def encode_rows(columns: Columns, rows: Any, *, bytes_max: int) -> Iterator[Payload]:
     """Batches of at most `bytes_max` bytes, but for a single record that is larger by itself."""
     size_max = max(0, min(columns.bytes_bound(), bytes_max - HEADER_SIZE))
@@ -233,6 +238,7 @@ def encode_rows(columns: Columns, rows: Any, *, bytes_max: int) -> Iterator[Payl
 
 
 def _room(size: int) -> Any:
-    room = np.empty(HEADER_SIZE + size, np.uint8)
+    """Of Arrow's pool, which keeps the pages of batches that have arrived: fresh ones cost several times the copy into them."""
+    room = np.frombuffer(pa.allocate_buffer(HEADER_SIZE + size), np.uint8)
     room[:HEADER_SIZE] = 0
     return room
