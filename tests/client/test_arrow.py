@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from tests.client.producer.test_producer import everything, make_topic
 from tidelog.client import Consumer, Producer, TopicPartition, scan
 from tidelog.client.partitioner import partition_for_key
 from tidelog.client.scanning import scan_table
+from tidelog.records.columnar_encode import Payload, encode_rows
 
 
 def orders(count: int) -> pa.Table:
@@ -122,3 +125,25 @@ async def test_a_scan_as_one_table(bootstrap: str, topic_name: str) -> None:
     assert table.num_rows == 1_000 and table.schema.names == ["partition", "offset", "value"]
     empty = await asyncio.to_thread(scan_table, bootstrap, topic_name, start="latest")
     assert empty.num_rows == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+async def test_only_what_is_compressed_is_encoded_in_a_thread(
+    bootstrap: str, topic_name: str, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding takes less than to hand it over; compressing would hold up everybody else on the loop."""
+    threads = set()
+
+    def noted(*arguments: object, **named: object) -> Iterator[Payload]:
+        for payload in encode_rows(*arguments, **named):  # type: ignore[arg-type]
+            threads.add(threading.get_ident())
+            yield payload
+
+    await make_topic(bootstrap, topic_name, 1)
+    table = orders(100)
+    async with Producer(bootstrap, compression_type=codec) as producer:
+        await (await producer.send_arrow(topic_name, table, value="order"))  # the kernels are loaded
+        monkeypatch.setattr("tidelog.client.producer.arrow.encode_rows", noted)
+        await (await producer.send_arrow(topic_name, table, value="order"))
+    assert len(threads) == 1
+    assert (threads == {threading.get_ident()}) is (codec == "none")

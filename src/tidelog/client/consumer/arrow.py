@@ -1,13 +1,15 @@
 """Tables out: what was fetched as Arrow RecordBatches, without a Python object per record.
 
-A chunk of fetched batches is decoded in a thread while the next one is on its way. Control records and, under read_committed, aborted ones are left out. Needs the
-`arrow` extra.
+A chunk of fetched batches is decoded where it was received, while the kernel takes what comes next: to hand it to a thread and back takes longer than to decode it,
+and another processor does not have its bytes at hand. Only what would hold up the event loop (compressed, many small batches, many rows) goes to a thread. Control
+records and, under read_committed, aborted ones are left out. Needs the `arrow` extra.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from tidelog.client.consumer.records import Chunk
 from tidelog.client.errors import RecordError
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import CorruptDataError
-from tidelog.records.columnar import COLUMN_TYPES, decode_batches
+from tidelog.records.columnar import COLUMN_TYPES, decode_batches, is_loaded
 
 if TYPE_CHECKING:
     from tidelog.client.consumer.consumer import Consumer
@@ -26,6 +28,12 @@ DEFAULT_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "v
 _TOPIC_TYPE: Final = pa.dictionary(pa.int8(), pa.string())
 _OWN_TYPES: Final = {"topic": _TOPIC_TYPE, "partition": pa.int32()}
 SCAN_WAIT_MS: Final = 500
+ON_LOOP_US_MAX: Final = 2_000
+"""What decoding may take of the event loop at a time: about what a `poll` of 500 records does."""
+_BATCH_US: Final = 3.0
+_ROW_US: Final = 0.02
+_ROW_WITH_HEADERS_US: Final = 0.2
+_KIB_US: Final = 0.1
 
 Edge = str | int | Mapping[TopicPartition, int]
 """Where a scan begins or ends: "earliest", "latest", a time in ms, or an offset for each partition."""
@@ -88,6 +96,21 @@ def decode_chunk(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def fits_on_loop(chunk: Chunk, columns: Sequence[str]) -> bool:
+    """Whether decoding it takes no longer than ON_LOOP_US_MAX, by what its headers say."""
+    batches, rows, is_compressed = chunk.outline()
+    row_us = _ROW_WITH_HEADERS_US if "headers" in columns else _ROW_US
+    cost_us = batches * _BATCH_US + rows * row_us + chunk.size / 1024 * _KIB_US
+    return cost_us <= ON_LOOP_US_MAX and not is_compressed and is_loaded(columns)
+
+
+async def decoded(
+    chunk: Chunk, columns: Sequence[str], *, check_crcs: bool, end_offset: int | None = None
+) -> pa.RecordBatch:
+    decode = partial(decode_chunk, chunk, columns, end_offset=end_offset, check_crcs=check_crcs)
+    return decode() if fits_on_loop(chunk, columns) else await asyncio.to_thread(decode)
+
+
 async def poll_arrow(consumer: Consumer, *, timeout_ms: int, columns: Sequence[str]) -> pa.RecordBatch:
     """See `Consumer.poll_arrow`."""
     schema = schema_of(columns)
@@ -96,7 +119,7 @@ async def poll_arrow(consumer: Consumer, *, timeout_ms: int, columns: Sequence[s
         return pa.RecordBatch.from_pylist([], schema=schema)
     state, chunk = found
     version = state.version
-    batch = await asyncio.to_thread(decode_chunk, chunk, columns, check_crcs=consumer.settings.check_crcs)
+    batch = await decoded(chunk, columns, check_crcs=consumer.settings.check_crcs)
     if state.version == version:
         state.position = chunk.next_offset
         state.epoch = chunk.last_epoch
@@ -129,9 +152,7 @@ async def scan(
             continue
         state, chunk = found
         tp = chunk.tp
-        batch = await asyncio.to_thread(
-            decode_chunk, chunk, columns, end_offset=ends[tp], check_crcs=consumer.settings.check_crcs
-        )
+        batch = await decoded(chunk, columns, end_offset=ends[tp], check_crcs=consumer.settings.check_crcs)
         state.position = chunk.next_offset
         if chunk.next_offset >= ends[tp]:
             left.discard(tp)

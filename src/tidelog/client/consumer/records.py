@@ -93,6 +93,12 @@ class Chunk:
         self.last_epoch = batches[-1][1].partition_leader_epoch if batches else -1
         self._batches = batches[::-1]
 
+    def outline(self) -> tuple[int, int, bool]:
+        """(batches, records, whether any of them is compressed) of what was not read yet, by the headers."""
+        headers = [header for _, header in self._batches]
+        records = sum(header.record_count for header in headers)
+        return len(headers), records, any(header.codec != Codec.NONE for header in headers)
+
     def next_batch(self) -> list[ConsumerRecord] | None:
         """The records of the next batch that has any to show; None when there is none left."""
         for position, header in self.visible_batches():

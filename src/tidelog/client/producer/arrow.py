@@ -1,15 +1,17 @@
 """Tables in: Arrow columns become record batches, compressed and hashed by partition, without a Python loop over rows.
 
-Encoding and compression happen in a thread, a batch at a time, while the loop sends the one before. Each batch is as large as a request may
-be (`max.request.size`), because many rows come at once; order within a partition is the order of the rows.
+Rows are sorted by partition in a thread, some hundred thousand at a time, and those behind them meanwhile. Encoding a batch takes less than to hand it to a thread and back, and
+leaves its bytes where the checksum and the socket want them next, so the loop does it; compression happens in a thread, while the loop sends the batch before. Each batch is
+as large as a request may be (`max.request.size`), because many rows come at once; order within a partition is the order of the rows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,7 @@ from tidelog.records.columnar_encode import (
     Payload,
     columns_of,
     encode_rows,
+    is_loaded,
     partitions_by_key,
     partitions_of_column,
     rows_by_partition,
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 
 SLICE_ROWS: Final = 200_000
 """Rows that are sorted by partition together: enough to fill batches of many partitions, few enough to begin sending soon."""
+ON_LOOP_BYTES_MAX: Final = 4 << 20
+"""Batches up to this size are encoded on the event loop: a millisecond or two at most, however small the rows."""
+
+_Step = TypeVar("_Step")
 
 
 class RowsDelivered(NamedTuple):
@@ -91,6 +98,13 @@ class _Names(NamedTuple):
     timestamp: str | None
 
 
+class _Piece(NamedTuple):
+    """Rows that are sorted: (partition, its rows) for each that has some."""
+
+    columns: Columns
+    by_partition: list[tuple[int, Any]]
+
+
 class _Encoded(NamedTuple):
     partition: int
     payload: Payload
@@ -111,25 +125,35 @@ async def send_arrow(
     known = await producer.topics.get(topic)
     if isinstance(partition, int) and partition not in known.partitions:
         raise PartitionMissingError(TopicPartition(topic, partition), known.count)
-    names = _Names(key, value, headers, partition, timestamp)
+    pieces = _pieces(data, _Names(key, value, headers, partition, timestamp), known)
     settings = producer.settings
-    encoding = _encode(
-        data, names, known, settings.max_request_size, settings.codec, settings.compression_level
-    )
+    is_quick = settings.codec == Codec.NONE and settings.max_request_size <= ON_LOOP_BYTES_MAX
     batches: list[ProducerBatch] = []
-    encoded = await asyncio.to_thread(next, encoding, None)
-    while encoded is not None:
-        following = asyncio.ensure_future(asyncio.to_thread(next, encoding, None))
-        try:
-            batches.append(await _append(producer, TopicPartition(topic, encoded.partition), encoded))
-        finally:
-            await asyncio.wait({following})
-        encoded = following.result()
+    async with aclosing(_ahead(pieces)) as sorted_rows:
+        async for piece in sorted_rows:
+            encoding = _encode(piece, settings.max_request_size, settings.codec, settings.compression_level)
+            if is_quick and is_loaded():
+                batches += [await _append(producer, topic, encoded) for encoded in encoding]
+                continue
+            async with aclosing(_ahead(encoding)) as from_thread:
+                batches += [await _append(producer, topic, encoded) async for encoded in from_thread]
     return ArrowDelivery(batches, sum(batch.count for batch in batches))
 
 
-async def _append(producer: Producer, tp: TopicPartition, encoded: _Encoded) -> ProducerBatch:
-    payload = encoded.payload
+async def _ahead(steps: Iterator[_Step]) -> AsyncGenerator[_Step, None]:
+    """Each step in a thread, while the one before is used. To be closed: a thread may be at work still."""
+    step = await asyncio.to_thread(next, steps, None)
+    while step is not None:
+        following = asyncio.ensure_future(asyncio.to_thread(next, steps, None))
+        try:
+            yield step
+        finally:
+            await asyncio.wait({following})
+        step = following.result()
+
+
+async def _append(producer: Producer, topic: str, encoded: _Encoded) -> ProducerBatch:
+    tp, payload = TopicPartition(topic, encoded.partition), encoded.payload
     loop = asyncio.get_running_loop()
 
     def append() -> ProducerBatch | None:
@@ -169,10 +193,8 @@ def _slices(data: Any) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, SLICE_ROWS)
 
 
-def _encode(
-    data: Any, names: _Names, known: KnownTopic, bytes_max: int, codec: Codec, level: int | None
-) -> Iterator[_Encoded]:
-    """Batch by batch, each step in a thread: what is encoded and not yet taken is one batch, however large the table."""
+def _pieces(data: Any, names: _Names, known: KnownTopic) -> Iterator[_Piece]:
+    """However large the table, two pieces of it are looked at: one that is sent, and one behind it."""
     for piece in _slices(data):
         columns = columns_of(
             piece,
@@ -182,12 +204,14 @@ def _encode(
             timestamp=names.timestamp,
             now_ms=time.time_ns() // 1_000_000,
         )
-        for number, rows in _by_partition(columns, piece, names.partition, known):
-            for payload in encode_rows(columns, rows, bytes_max=bytes_max):
-                compressed = (
-                    compress(codec, payload.data[HEADER_SIZE:], level) if codec != Codec.NONE else None
-                )
-                yield _Encoded(number, payload, compressed)
+        yield _Piece(columns, list(_by_partition(columns, piece, names.partition, known)))
+
+
+def _encode(piece: _Piece, bytes_max: int, codec: Codec, level: int | None) -> Iterator[_Encoded]:
+    for number, rows in piece.by_partition:
+        for payload in encode_rows(piece.columns, rows, bytes_max=bytes_max):
+            compressed = compress(codec, payload.data[HEADER_SIZE:], level) if codec != Codec.NONE else None
+            yield _Encoded(number, payload, compressed)
 
 
 def _by_partition(
