@@ -222,6 +222,15 @@ class ConsumerSettings(ClientSettings):
         if self.group_id is None and self.group_instance_id is not None:
             raise SettingsError("group.instance.id needs a group.id")
 
+    @property
+    def reads_committed(self) -> bool:
+        return self.isolation_level == "read_committed"
+
+    @property
+    def isolation(self) -> int:
+        """As requests have it."""
+        return int(self.reads_committed)
+
 
 def _check(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     dotted = name.replace("_", ".")

@@ -26,7 +26,7 @@ from tidelog.client.cluster import ClusterClient
 from tidelog.client.consumer.classic_member import ClassicMember
 from tidelog.client.consumer.commits import CommitCallback, Commits
 from tidelog.client.consumer.consumer_member import ConsumerMember
-from tidelog.client.consumer.fetching import READ_COMMITTED, Fetching
+from tidelog.client.consumer.fetching import Fetching
 from tidelog.client.consumer.handed_out import HandedOut, first_of
 from tidelog.client.consumer.listener import RebalanceListener, call
 from tidelog.client.consumer.member import Change, MemberSettings
@@ -636,11 +636,7 @@ class Consumer:
         """Records between the position and the end of what can be read; None before the first answer. Costs no request."""
         state = self._state(tp)
         spot = self._handed_out.consumed().get(TopicPartition(*tp))
-        end = (
-            state.last_stable_offset
-            if self.settings.isolation_level == "read_committed"
-            else state.high_watermark
-        )
+        end = state.last_stable_offset if self.settings.reads_committed else state.high_watermark
         return None if spot is None or end < 0 else max(0, end - spot.offset)
 
     async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
@@ -664,7 +660,7 @@ class Consumer:
         return await list_offsets(
             self._cluster,
             {TopicPartition(*tp): when for tp, when in wanted.items()},
-            isolation_level=READ_COMMITTED if self.settings.isolation_level == "read_committed" else 0,
+            isolation_level=self.settings.isolation,
             timeout_ms=self.settings.default_api_timeout_ms,
         )
 
