@@ -19,10 +19,19 @@ logger = logging.getLogger(__name__)
 
 
 class Links:
-    def __init__(self, cluster: ClusterClient, *, lane: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        *,
+        lane: str,
+        changed: Callable[[], None],
+        unreachable: Callable[[int], None] = lambda node: None,
+    ) -> None:
+        """`unreachable` hears of each attempt to connect that has failed."""
         self._cluster = cluster
         self._lane = lane
         self._changed = changed
+        self._unreachable = unreachable
         self._open: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._backoffs: dict[int, Backoff] = {}
@@ -50,13 +59,14 @@ class Links:
         except ClientError as error:
             self.last_error = error
             logger.info("broker %d: %s", node, error)
+            self._unreachable(node)
             backoff = self._backoffs.setdefault(node, self._cluster.backoff())
             await asyncio.sleep(backoff.next_seconds())
             # It may have gone, have another address by now, or lead nothing any more.
             try:
                 await self._cluster.refresh_metadata(self._cluster.metadata.topics)
-            except ClientError as unreachable:
-                logger.debug("no fresh metadata: %s", unreachable)
+            except ClientError as nobody:
+                logger.debug("no fresh metadata: %s", nobody)
         finally:
             del self._opening[node]
         self._changed()

@@ -109,6 +109,39 @@ async def test_a_replica_that_is_gone_is_done_without(cluster: RackedCluster) ->
         assert cluster.served[-1] == (LEADER, 1)
 
 
+@pytest.mark.parametrize("trouble", ["dead", "silent"])
+async def test_a_replica_that_its_leader_still_names_is_done_without(
+    cluster: RackedCluster, trouble: str
+) -> None:
+    async with consumer_in("west", cluster, request_timeout_ms=200, fetch_max_wait_ms=50) as consumer:
+        consumer.assign([TP])
+        cluster.write(b"0")
+        assert await read(consumer) == [b"0"]
+        if trouble == "dead":
+            cluster.die(NEAR)
+        else:
+            cluster.silent.add(NEAR)
+        cluster.write(b"1")
+        assert await read(consumer) == [b"1"]
+        cluster.write(b"2")
+        assert await read(consumer) == [b"2"]
+        assert cluster.served[-2:] == [(LEADER, 1), (LEADER, 2)]
+
+
+async def test_a_replica_that_is_back_is_read_from_again(cluster: RackedCluster) -> None:
+    async with consumer_in("west", cluster, metadata_max_age_ms=200) as consumer:
+        consumer.assign([TP])
+        cluster.die(NEAR)
+        cluster.write(b"0")
+        assert await read(consumer) == [b"0"]
+        assert cluster.served == [(LEADER, 0)]
+        await cluster.revive(NEAR)
+        await until(lambda: (NEAR, ApiKey.FETCH) in cluster.asked)
+        cluster.write(b"1")
+        assert await read(consumer) == [b"1"]
+        assert cluster.served[-1] == (NEAR, 1)
+
+
 async def test_after_a_while_the_leader_is_asked_whether_it_is_still_the_nearest(
     cluster: RackedCluster,
 ) -> None:

@@ -29,6 +29,7 @@ from tidelog.client.errors import (
     ClientError,
     MalformedResponseError,
     RecordError,
+    RequestTimedOutError,
 )
 from tidelog.client.links import Links
 from tidelog.client.metadata import ZERO_ID, TopicPartition
@@ -82,7 +83,9 @@ class Fetching:
         self._positions = positions
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
-        self._links = Links(cluster, lane="fetch", changed=self.look_soon)
+        self._links = Links(
+            cluster, lane="fetch", changed=self.look_soon, unreachable=self._do_without_replica
+        )
         self._sessions: dict[int, FetchSession] = {}
         self._asked: dict[int, _Outstanding] = {}
         self._resting: dict[TopicPartition, float] = {}  # until when, after an error
@@ -196,7 +199,10 @@ class Fetching:
             wanted[tp] = Asked(info.topic_id, state.fetch_offset, epoch, settings.max_partition_fetch_bytes)
         session = self._sessions.setdefault(node, FetchSession())
         asked = session.request(wanted)
-        request = self._request(asked)
+        now = self._loop.time()
+        # Whoever does not say where it is gets its records from the leader itself.
+        rack = "" if any(state.at_leader_until > now for state in states.values()) else settings.client_rack
+        request = self._request(asked, rack)
         try:
             answer = connection.send(
                 ApiKey.FETCH,
@@ -211,11 +217,11 @@ class Fetching:
             {tp: state.version for tp, state in states.items()},
             {tp: state.fetch_offset for tp, state in states.items()},
             names,
-            self._loop.time(),
+            now,
         )
         answer.add_done_callback(partial(self._answered, node, connection))
 
-    def _request(self, asked: SessionRequest) -> FetchRequest:
+    def _request(self, asked: SessionRequest, rack: str) -> FetchRequest:
         settings = self._settings
         topics: dict[str, FetchTopic] = {}
         for tp, each in asked.partitions.items():
@@ -249,7 +255,7 @@ class Fetching:
             session_epoch=asked.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=list(forgotten.values()),
-            rack_id=settings.client_rack,
+            rack_id=rack,
         )
 
     def _answered(self, node: int, connection: Connection, answer: asyncio.Future[FetchResponse]) -> None:
@@ -287,6 +293,8 @@ class Fetching:
         if not error.retriable:
             self._tell(error)
         logger.info("fetching from broker %d: %s", node, error)
+        if isinstance(error, RequestTimedOutError):
+            self._do_without_replica(node)
         topics = {tp.topic for tp in partitions}
         for tp in partitions:
             state = self._positions.states.get(tp)
@@ -294,6 +302,14 @@ class Fetching:
                 state.preferred_node = -1
                 self._rest(tp)
         self._cluster.forget_leaders(topics)
+        self.look_soon()
+
+    def _do_without_replica(self, node: int) -> None:
+        """A leader may go on naming a replica that nobody reaches (KIP-392). Its own records are asked for, until it may be worth another try."""
+        until = self._loop.time() + self._settings.metadata_max_age_ms / 1000
+        for state in self._positions.states.values():
+            if state.preferred_node == node:
+                state.preferred_node, state.at_leader_until = -1, until
         self.look_soon()
 
     def _rest(self, tp: TopicPartition) -> None:

@@ -49,6 +49,7 @@ NOWHERE: Final = Spot(-1)
 class PartitionState:
     __slots__ = (
         "ask_at",
+        "at_leader_until",
         "buffered_bytes",
         "chunks",
         "epoch",
@@ -86,6 +87,7 @@ class PartitionState:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.validated_epoch = NO_EPOCH
         self.preferred_node, self.preferred_until = -1, 0.0
+        self.at_leader_until = 0.0  # the replica that its leader names could not be reached
 
     @property
     def has_records(self) -> bool:
