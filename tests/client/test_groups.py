@@ -8,7 +8,9 @@ import pytest
 
 from tests.client.conftest import HANG_UP
 from tests.client.group_script import GroupScript, play
+from tidelog.client.consumer.commits import Commits
 from tidelog.client.consumer.member_protocol import encode_assignment, encode_subscription
+from tidelog.client.consumer.positions import Spot
 from tidelog.client.errors import BrokerError, ConnectionLostError, UnsupportedRequestError
 from tidelog.client.group_history import HistoryEntry, ask_history
 from tidelog.client.groups import Committed, GroupMissingError, Groups, ListedGroup, Membership
@@ -286,6 +288,21 @@ def test_open_transactions_are_waited_for() -> None:
         assert await groups.offsets("g", [TP], require_stable=True) == {TP: Committed(8, 2)}
 
     play(script, scenario)
+
+
+def test_a_consumer_asks_for_offsets_that_will_stay() -> None:
+    """Whether it begins there or is asked by its application, and whatever its isolation level: so does Java's (KIP-447)."""
+    script = GroupScript().say(
+        ApiKey.OFFSET_FETCH, committed(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT), committed(8), committed(8)
+    )
+
+    async def scenario(groups: Groups) -> None:
+        commits = Commits(groups, "g", timeout_ms=1_000, membership=lambda: None)
+        assert (await commits.committed([TP]))[TP] == Committed(8, 2)
+        assert await commits.find([TP]) == {TP: Spot(8, 2)}
+
+    play(script, scenario)
+    assert [body.require_stable for body in script.asked[ApiKey.OFFSET_FETCH]] == [True] * 3
 
 
 def test_commits_say_in_whose_name() -> None:

@@ -80,10 +80,11 @@ class Commits:
             await self.commit_quietly(spots())
 
     async def find(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Spot]:
-        """Where to begin. Offsets of a transaction that is not over yet are waited for."""
-        found = await self._groups.offsets(self._group_id, partitions, require_stable=True)
-        return {tp: Spot(each.offset, each.leader_epoch) for tp, each in found.items()}
+        """Where to begin."""
+        found = await self.committed(partitions)
+        return {tp: Spot(each.offset, each.leader_epoch) for tp, each in found.items() if each is not None}
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed | None]:
-        found = await self._groups.offsets(self._group_id, partitions)
+        """Offsets of a transaction that is not over yet are waited for, whatever the isolation level, as Java's consumer does (KIP-447)."""
+        found = await self._groups.offsets(self._group_id, partitions, require_stable=True)
         return {tp: found.get(tp) for tp in partitions}

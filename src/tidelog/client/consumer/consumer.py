@@ -627,7 +627,7 @@ class Consumer:
     # -- questions --------------------------------------------------------------------------------------------------
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, Committed | None]:
-        """What the group has committed; None where nothing is."""
+        """What the group has committed; None where nothing is. Transactions that commit offsets too are waited for."""
         await self.start()
         wanted = [TopicPartition(*tp) for tp in partitions]
         return await self._commits_of_group("committed").committed(wanted)
