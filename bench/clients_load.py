@@ -210,9 +210,11 @@ def confluent_consume(servers: str, topic: str, count: int, size: int) -> Callab
             }
         )
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        while not consumer.consume(1, 1.0):
+            pass  # it has connected, as the one with tables has when it begins
         begin()
         seen = total = 0
-        while seen < count:
+        while seen < count - 1:
             for message in consumer.consume(10_000, 1.0):
                 total += len(message.value() or b"")
                 seen += 1
