@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tidelog.client import Consumer, ConsumerRecord, TopicPartition
 from tidelog.client.admin import Admin, Resource, ResourceType
+from tidelog.client.consumer.membership import GroupMembership
 from tidelog.client.errors import ClientError, CommitFailedError
 
 IMPATIENT: Final[dict[str, Any]] = {
@@ -94,6 +95,11 @@ class Member:
     def _hear(self, what: str, partitions: Collection[TopicPartition]) -> None:
         if partitions:
             self.heard.append((what, frozenset(tp.partition for tp in partitions)))
+
+
+def membership_of(consumer: Consumer) -> GroupMembership | None:
+    """None before it has joined a group, and when it has left."""
+    return None if consumer._group is None else consumer._group.membership
 
 
 async def until(condition: Callable[[], object], *, seconds: float = 20) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.client.consumer.members import IMPATIENT, Member, until
+from tests.client.consumer.members import IMPATIENT, Member, membership_of, until
 from tests.client.consumer.test_consumer import GROUPS, fill, new_group, take
 from tidelog.client import Committed, Consumer, TopicPartition
 from tidelog.client.admin import Admin
@@ -106,7 +106,7 @@ async def test_a_commit_in_the_background_says_what_became_of_it(bootstrap: str,
         member.consumer.commit_async(None, note)
         await until(lambda: heard)
         assert heard == [(30, None)]
-        await until(lambda: not member.consumer._membership.member.is_member)  # type: ignore[union-attr]
+        await until(lambda: not membership_of(member.consumer).member.is_member)  # type: ignore[union-attr]
         member.consumer.commit_async({tp: 7}, note)
         await until(lambda: len(heard) == 2)
         assert heard[1][0] == 7 and isinstance(heard[1][1], CommitFailedError)
@@ -124,7 +124,7 @@ async def test_what_others_have_committed_meanwhile_is_not_taken_for_ones_own(
         first.subscribe([topic_name])
         await take(first, 30)
         first.unsubscribe()
-        await until(lambda: first._membership is None)
+        await until(lambda: membership_of(first) is None)
         async with Admin(bootstrap) as admin:
             await admin.alter_group_offsets(group, {tp: 10})
         first.subscribe([topic_name])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.consumer.members import Member, are_shared, until
+from tests.client.consumer.members import Member, are_shared, membership_of, until
 from tests.client.consumer.test_consumer import fill, new_group
 from tidelog.client import Producer, TopicPartition
 
@@ -59,7 +59,7 @@ async def test_a_cooperative_member_keeps_receiving_while_the_group_rebalances(
         its_own = first.partitions
         await second.rest()
         async with Member(bootstrap, group, [topic_name], **options) as third:
-            membership = first.consumer._membership
+            membership = membership_of(first.consumer)
             assert membership is not None
             await until(lambda: membership.member.phase.value == "joining")
             await write(bootstrap, topic_name, range(4, 12), partitions=4)

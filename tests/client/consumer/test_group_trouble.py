@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.client.consumer.members import SHORT_SESSION_MS, Member, are_shared, shorten_session, until
+from tests.client.consumer.members import (
+    SHORT_SESSION_MS,
+    Member,
+    are_shared,
+    membership_of,
+    shorten_session,
+    until,
+)
 from tests.client.consumer.test_consumer import GROUPS, fill, new_group
 from tests.client.wire import CLIENT_ID, Wire
 from tidelog.client import Producer, TopicPartition
@@ -194,7 +201,7 @@ async def test_a_group_that_does_not_take_a_member_says_which_setting_it_is(
 
 
 def phase_of(member: Member) -> str:
-    membership = member.consumer._membership
+    membership = membership_of(member.consumer)
     assert membership is not None
     return membership.member.phase.value
 

@@ -7,7 +7,7 @@
 
 A record counts as dealt with when the next one is asked for: then its offset may be committed, by itself (`enable.auto.commit`) or by `commit()`. Partitions
 change hands only while the application asks for records. What is read is `subscription`'s business, what is fetched `fetching`'s, where the consumer stands `positions`' and
-`handed_out`'s, the group `membership`'s, offsets for it `commits`'; this file is what an application calls.
+`handed_out`'s, the group and offsets for it `in_group`'s; this file is what an application calls.
 """
 
 from __future__ import annotations
@@ -19,25 +19,21 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from tidelog.client.backoff import Deadline
 from tidelog.client.cluster import ClusterClient
-from tidelog.client.consumer.classic_member import ClassicMember
-from tidelog.client.consumer.commits import CommitCallback, Commits
-from tidelog.client.consumer.consumer_member import ConsumerMember
+from tidelog.client.consumer.commits import CommitCallback
 from tidelog.client.consumer.fetching import Fetching
 from tidelog.client.consumer.handed_out import HandedOut, first_of
-from tidelog.client.consumer.listener import RebalanceListener, call
-from tidelog.client.consumer.member import Change, MemberSettings
-from tidelog.client.consumer.membership import GroupMembership
+from tidelog.client.consumer.in_group import InGroup
+from tidelog.client.consumer.listener import RebalanceListener
 from tidelog.client.consumer.parallel import Handler, Parallel, ParallelSettings
 from tidelog.client.consumer.positions import EARLIEST, LATEST, PartitionState, Positions, Spot, Want
 from tidelog.client.consumer.records import Chunk, ConsumerRecord
 from tidelog.client.consumer.subscription import Subscription
 from tidelog.client.errors import ClientError, ClosedError, RecordError, SettingsError
-from tidelog.client.groups import NOBODY, Committed, Groups, Membership
-from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.groups import NOBODY, Committed, Membership
+from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import FoundOffset, list_offsets
 from tidelog.client.serialization import Deserializer
 from tidelog.client.settings import ConsumerSettings
@@ -71,7 +67,6 @@ class Consumer:
             bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         )
         self._cluster = ClusterClient(self._bootstrap_servers, self.settings, rng=rng or SystemRng())
-        self._groups = Groups(self._cluster)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._positions = Positions(bytes_ahead=self.settings.fetch_max_bytes)
@@ -80,19 +75,20 @@ class Consumer:
             server_matches=self.settings.group_protocol == "consumer",
             exclude_internal=self.settings.exclude_internal_topics,
         )
-        self._membership: GroupMembership | None = None
-        self._commits: Commits | None = None
+        self._group: InGroup | None = None
         if self.settings.group_id is not None:
-            self._commits = Commits(
-                self._groups,
+            self._group = InGroup(
                 self.settings.group_id,
-                timeout_ms=self.settings.default_api_timeout_ms,
-                membership=lambda: self._membership,
-                topic_ids=self._topic_ids,
+                self._cluster,
+                self.settings,
+                self._subscription,
+                self._positions,
+                self._handed_out,
+                safe=self._safe,
+                in_background=self._in_background,
+                changed=lambda: self._news.set(),
+                moved=self._look_for_more,
             )
-        self._leaving: asyncio.Task[None] | None = None
-        self._given_up: Mapping[TopicPartition, PartitionState] = {}  # while the group is being left
-        self._listener: RebalanceListener | None = None
         self._listener_before: RebalanceListener | None = None
         self._parallel: Parallel | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +117,7 @@ class Consumer:
             self._cluster,
             settings,
             self._positions,
-            find_committed=self._commits.find if self._commits is not None else None,
+            find_committed=self._group.commits.find if self._group is not None else None,
             arrived=self._news.set,
             cut_held=self._handed_out.cut,
         )
@@ -133,10 +129,10 @@ class Consumer:
             await self._end()
             raise
         self._in_background(self._watch_metadata())
-        if self._commits is not None and settings.enable_auto_commit:
-            self._in_background(self._commits.every(settings.auto_commit_interval_ms, self._safe))
-        if self._subscription.is_to_topics:
-            self._join()
+        if self._group is not None and settings.enable_auto_commit:
+            self._in_background(self._group.commits.every(settings.auto_commit_interval_ms, self._safe))
+        if self._group is not None and self._subscription.is_to_topics:
+            self._group.join()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -163,15 +159,12 @@ class Consumer:
             return
         self._handed_out.dealt_with()
         by_itself = self.settings.enable_auto_commit or self._parallel is not None
-        if self._commits is not None and (by_itself if commit is None else commit):
-            await self._commits.commit_quietly(self._safe())
         try:
-            if self._leaving is not None:
-                await self._leaving
-            elif (
-                self._membership is not None and self._membership.member.is_member and self._positions.states
-            ):
-                await call(self._listener, "on_partitions_revoked", self.assignment())
+            if self._group is not None:
+                self._group.is_ending = True
+                if by_itself if commit is None else commit:
+                    await self._group.commits.commit_quietly(self._safe())
+                await self._group.give_up()
         finally:
             await self._end()
 
@@ -186,8 +179,8 @@ class Consumer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._membership is not None:
-            await self._membership.leave()
+        if self._group is not None:
+            await self._group.end()
         await self._fetching.close()
         await self._cluster.close()
 
@@ -201,13 +194,13 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """Share these topics, or all that match a pattern, with the rest of the group. Replaces the subscription of before."""
-        if self.settings.group_id is None:
+        if self._group is None:
             raise SettingsError("subscribe needs a group.id: give the consumer one, or use assign")
         self._subscription.subscribe(topics, pattern, self._cluster.metadata.topics)
-        self._listener = listener
+        self._group.listener = listener
         if self._is_started:
             self._metadata_wanted.set()
-            self._join()
+            self._group.join()
 
     def unsubscribe(self) -> None:
         """Read nothing. The group is left in the background, after a commit if those happen by themselves; whatever is read next waits for that."""
@@ -216,27 +209,8 @@ class Consumer:
         self._subscription.clear()
         self._positions.assign(())
         self._handed_out.keep_assigned()
-        if self._membership is not None and self._leaving is None:
-            self._given_up = given_up
-            self._leaving = self._in_background(self._leave(self._membership, spots, self._listener))
-
-    async def _leave(
-        self,
-        membership: GroupMembership,
-        spots: Mapping[TopicPartition, Spot],
-        listener: RebalanceListener | None,
-    ) -> None:
-        try:
-            if membership.member.is_member and self._given_up:
-                if self._commits is not None and self.settings.enable_auto_commit:
-                    await self._commits.commit_quietly(spots)
-                await call(listener, "on_partitions_revoked", frozenset(self._given_up))
-        finally:
-            await membership.leave()
-            self._membership = self._leaving = None
-            self._given_up = {}
-            if self._subscription.is_to_topics and not self._is_closing:
-                self._join()
+        if self._group is not None:
+            self._group.leave_soon(given_up, spots)
 
     def assign(self, partitions: Partitions) -> None:
         """Read these, whatever others do. Positions begin at what the group has committed, if there is a group, else by `auto.offset.reset`."""
@@ -253,42 +227,7 @@ class Consumer:
 
     def group_metadata(self) -> Membership:
         """In whose name this consumer commits: its member id and the generation of the group; nobody's while it is in none."""
-        return self._membership.name if self._membership is not None else NOBODY
-
-    def _topic_ids(self) -> dict[str, bytes]:
-        """Of what was read."""
-        states = {**self._positions.states, **self._given_up}
-        return {tp.topic: state.topic_id for tp, state in states.items() if state.topic_id != ZERO_ID}
-
-    def _join(self) -> None:
-        if self._leaving is not None:
-            return  # and then this is called again
-        if self._membership is None:
-            self._membership = GroupMembership(
-                self._cluster,
-                self._groups,
-                self.settings,
-                self._new_member(),
-                changed=self._news.set,
-                activity=lambda: self._handed_out.last,
-            )
-        self._membership.subscribe(self._subscription.topics, pattern=self._subscription.server_pattern)
-
-    def _new_member(self) -> ClassicMember | ConsumerMember:
-        settings = self.settings
-        assert settings.group_id is not None
-        of_member = MemberSettings(
-            group_id=settings.group_id,
-            instance_id=settings.group_instance_id,
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            max_poll_interval_ms=settings.max_poll_interval_ms,
-            retry_backoff_ms=settings.retry_backoff_ms,
-            rack=settings.client_rack or None,
-        )
-        if settings.group_protocol == "consumer":
-            return ConsumerMember(of_member, str(uuid4()), assignor=settings.group_remote_assignor)
-        return ClassicMember(of_member, settings.partition_assignment_strategy)
+        return self._group.name if self._group is not None else NOBODY
 
     async def _watch_metadata(self) -> None:
         """New topics that match a pattern, new partitions of those that are read, new leaders."""
@@ -301,10 +240,11 @@ class Consumer:
                     await self._cluster.refresh_metadata(
                         None if everything else known, create=self.settings.allow_auto_create_topics
                     )
-                if self._subscription.match(self._cluster.metadata.topics):
-                    self._join()
-                if self._membership is not None:
-                    self._membership.metadata_changed()
+                matches_others = self._subscription.match(self._cluster.metadata.topics)
+                if self._group is not None:
+                    if matches_others:
+                        self._group.join()
+                    self._group.metadata_changed()
             except ClientError as error:
                 logger.debug("no fresh metadata: %s", error)
                 await asyncio.sleep(self._cluster.backoff().next_seconds())
@@ -359,15 +299,16 @@ class Consumer:
         if not self._positions.states and not self._subscription.is_to_topics:
             raise ValueError("nothing to read: subscribe to topics or assign partitions first")
         deadline = Deadline(self._loop.time(), timeout_ms)
-        if self._leaving is not None:
-            await asyncio.shield(self._leaving)
-        membership = self._membership
+        group = self._group
+        if group is not None:
+            await group.left()
+        membership = group.membership if group is not None else None
         try:
             await asyncio.sleep(0)  # heartbeats and fetches go on, however fast records are asked for
             while True:
-                if membership is not None:
+                if group is not None and membership is not None:
                     membership.polling(True)
-                    await self._do_what_is_pending(membership)
+                    await group.do_what_is_pending(membership)
                 if self._fetching.errors:
                     raise self._fetching.errors.popleft()
                 self._news.clear()
@@ -437,40 +378,6 @@ class Consumer:
             done.append(record)
         return done
 
-    async def _do_what_is_pending(self, membership: GroupMembership) -> None:
-        """Partitions change hands, in the application's time: it waits for this."""
-        while (callback := membership.member.pending) is not None:
-            change, partitions = callback
-            self._log(change, partitions, membership.member.reason)
-            if change is Change.TAKE:
-                if self._commits is not None:
-                    self._commits.forget(partitions)
-                self._positions.add(partitions)
-                await call(self._listener, "on_partitions_assigned", partitions)
-            else:
-                if change is Change.REVOKE:
-                    if self._commits is not None and self.settings.enable_auto_commit:
-                        await self._commits.commit_quietly(
-                            {tp: spot for tp, spot in self._safe().items() if tp in partitions}
-                        )
-                    await call(self._listener, "on_partitions_revoked", partitions)
-                else:
-                    await call(self._listener, "on_partitions_lost", partitions)
-                self._handed_out.drop(partitions)
-                self._positions.remove(partitions)
-            membership.done()
-            self._fetching.look_soon()
-        if membership.member.failure is not None:
-            raise membership.member.failure
-
-    def _log(self, change: Change, partitions: frozenset[TopicPartition], reason: str) -> None:
-        if partitions:
-            text = f"group {self.settings.group_id}: this member {change.value}s {', '.join(map(str, sorted(partitions)))}"
-            if change is Change.LOSE:
-                logger.warning("%s, others may read them now: %s", text, reason)
-            else:
-                logger.info("%s", text)
-
     async def parallel(
         self, handler: Handler, settings: ParallelSettings | None = None, **options: Any
     ) -> None:
@@ -492,17 +399,17 @@ class Consumer:
         """From here on `run` says what is done, and hears of partitions. Returns the listener of before."""
         if self._parallel is not None:
             raise ValueError("this consumer runs in parallel already")
-        self._parallel, listener = run, self._listener
-        self._listener = run
-        self._listener_before = listener
-        return listener
+        group = self._in_group("parallel")
+        self._parallel = run
+        self._listener_before, group.listener = group.listener, run
+        return self._listener_before
 
     def end_parallel(self) -> None:
-        self._parallel, self._listener = None, self._listener_before
+        self._parallel, self._in_group("parallel").listener = None, self._listener_before
 
     async def commit_changed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """For a parallel run: what it has done, where that is not committed yet."""
-        await self._commits_of_group("commit").commit_changed({tp: Spot(o) for tp, o in offsets.items()})
+        await self._in_group("commit").commits.commit_changed({tp: Spot(o) for tp, o in offsets.items()})
 
     # -- positions --------------------------------------------------------------------------------------------------
 
@@ -592,7 +499,7 @@ class Consumer:
     async def commit(self, offsets: Mapping[TopicPartition, int | Committed] | None = None) -> None:
         """What was given out counts as dealt with, or up to these offsets (the next ones to read). CommitFailedError: others have the partitions."""
         await self.start()
-        await self._commits_of_group("commit").commit(self._as_committed(offsets))
+        await self._in_group("commit").commits.commit(self._as_committed(offsets))
 
     def commit_async(
         self,
@@ -601,17 +508,17 @@ class Consumer:
     ) -> asyncio.Task[None]:
         """The same in the background. Not tried again: a later commit would be overtaken."""
         wanted = self._as_committed(offsets)
-        task = self._in_background(self._commits_of_group("commit").commit(wanted))
+        task = self._in_background(self._in_group("commit").commits.commit(wanted))
         if callback is not None:
             task.add_done_callback(
                 lambda done: callback(wanted, None if done.cancelled() else done.exception())
             )
         return task
 
-    def _commits_of_group(self, what: str) -> Commits:
-        if self._commits is None:
+    def _in_group(self, what: str) -> InGroup:
+        if self._group is None:
             raise SettingsError(f"{what} needs a group.id")
-        return self._commits
+        return self._group
 
     def _as_committed(
         self, offsets: Mapping[TopicPartition, int | Committed] | None
@@ -630,7 +537,7 @@ class Consumer:
         """What the group has committed; None where nothing is. Transactions that commit offsets too are waited for."""
         await self.start()
         wanted = [TopicPartition(*tp) for tp in partitions]
-        return await self._commits_of_group("committed").committed(wanted)
+        return await self._in_group("committed").commits.committed(wanted)
 
     def lag(self, tp: TopicPartition) -> int | None:
         """Records between the position and the end of what can be read; None before the first answer. Costs no request."""
