@@ -36,8 +36,8 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "creating $(VENV) with $$("$$found" --version)"; \
 		"$$found" -m venv $(VENV); \
 	fi
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables setuptools wheel
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev,pipeline]'
 	@$(PY) -m compileall -q src
 	@touch $@
 
@@ -103,7 +103,7 @@ docs: install ## regenerate the reference pages that come from tables in the cod
 	$(PY) tools/generate_messages.py
 
 constraints: ## write the versions now in .venv to constraints.txt
-	@$(PY) -m pip freeze --exclude-editable --exclude tidelog | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt
+	@$(PY) -m pip freeze --all --exclude-editable --exclude tidelog --exclude pip | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt
 
 clean: ## remove .venv and caches (never data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
