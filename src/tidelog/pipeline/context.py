@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,14 @@ class FromTopics(Options):
         for name in ("max_offsets_per_batch", "max_bytes_per_batch"):
             if (limit := getattr(self, name)) is not None and limit < 1:
                 yield Problem(name, f"must be at least 1, not {limit}")
+        if self.pattern:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                yield Problem("pattern", f"is no regular expression: {error}")
+
+    def reads_topic(self, name: str) -> bool:
+        return name in self.topics if self.topics else re.fullmatch(self.pattern or "", name) is not None
 
     def stream(self, context: JobContext, **more: str) -> DataFrame:
         """The topics as a stream, with all columns of the source and its headers."""

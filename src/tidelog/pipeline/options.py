@@ -12,9 +12,13 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from tidelog.errors import TidelogError
+
+IS_PATH: Final = "is a path"
+PathText = Annotated[str, IS_PATH]
+"""Type of an option that names a file or a directory: a relative one counts from the directory of the specification. URLs are left as they are."""
 
 
 class Problem(NamedTuple):
@@ -40,6 +44,17 @@ class Options:
     def check(self) -> Iterator[Problem]:
         """What cannot work although every value by itself is fine."""
         return iter(())
+
+    def reads_topic(self, name: str) -> bool:
+        return False
+
+    def topics_written(self) -> Iterable[str]:
+        """No flow may read what it writes."""
+        return ()
+
+    def places_written(self) -> Iterable[str]:
+        """Tables, database tables, directories: no two flows may write to the same. Anything that names one for good."""
+        return ()
 
 
 T = TypeVar("T", bound=Options)

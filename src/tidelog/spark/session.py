@@ -32,18 +32,31 @@ LOCAL_SETTINGS: Final = {
 
 
 def spark_session(
-    name: str = "tidelog", *, master: str = "local[*]", settings: Mapping[str, Any] | None = None
+    name: str = "tidelog",
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, Any] | None = None,
+    stderr: int | None = None,
 ) -> SparkSession:
-    """The session of this process, made if there is none. `settings` win over ours."""
+    """The session of this process, made if there is none. `settings` win over ours; `stderr` is a file descriptor for what Java and Python workers say.
+
+    Java gets a process session of its own: Ctrl-C at a terminal goes to all processes in front of it, and Spark's Python workers die of it in the middle of
+    their work. This process alone hears of it; Java leaves when this process does.
+    """
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
-    builder = SparkSession.builder.appName(name).master(master)
-    for key, value in chosen.items():
-        builder = builder.config(key, str(value))
-    session = builder.getOrCreate()
+    texts = {key: str(value) for key, value in chosen.items()}
+    if SparkContext._active_spark_context is None:
+        conf = SparkConf().setAppName(name).setMaster(master).setAll(list(texts.items()))
+        kwargs = {"start_new_session": True, "stderr": stderr}
+        gateway = SparkContext._gateway or launch_gateway(conf, kwargs)  # type: ignore[no-untyped-call]
+        SparkContext(conf=conf, gateway=gateway)
+    session = SparkSession.builder.config(map={**texts}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
