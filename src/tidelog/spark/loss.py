@@ -51,7 +51,9 @@ class LogView:
     latest: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     epoch_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """For partitions whose last read epoch is known: where the records of that epoch end now."""
+    """For partitions whose last read epoch is known and not the leader's: where the records of that epoch end now."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that said so."""
 
 
 def losses_of(read: Offsets, now: LogView) -> list[Loss]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from tidelog.client.errors import SettingsError
 from tidelog.client.metadata import TopicPartition
@@ -54,6 +54,7 @@ _KNOWN: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
+    "partition.metadata.cache.ttl.ms",
     "columns",
     "path",
 )
@@ -136,6 +137,12 @@ class SourceOptions:
     columns: tuple[str, ...] = COLUMNS[:-1]
     commit_group: str | None = None
     """The group under whose name the stream says how far it is, for tools that show lag. It never reads it back."""
+    retries: int = 3
+    retry_pause_ms: int = 1_000
+    poll_timeout_ms: int = 120_000
+    """How long a task waits for records that should be there."""
+    metadata_ttl_ms: int = 0
+    """How long a stream goes without asking for new partitions."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the consumer, under Kafka's names."""
 
@@ -160,6 +167,10 @@ class SourceOptions:
             task_offsets_max=options.number("maxRecordsPerPartition"),
             columns=_columns(options),
             commit_group=options.text("commitGroup"),
+            retries=options.number("fetchOffset.numRetries", least=0, default=3),
+            retry_pause_ms=options.number("fetchOffset.retryIntervalMs", least=0, default=1_000),
+            poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", default=120_000),
+            metadata_ttl_ms=_metadata_ttl_ms(options),
             client=_client_settings(options),
         )
 
@@ -196,10 +207,14 @@ class _Options:
             raise OptionError(f"{name} is true or false, not {value!r}")
         return value.lower() == "true"
 
-    def number(self, name: str, *, least: int = 1) -> int | None:
+    @overload
+    def number(self, name: str, *, least: int = 1) -> int | None: ...
+    @overload
+    def number(self, name: str, *, default: int, least: int = 1) -> int: ...
+    def number(self, name: str, *, default: int | None = None, least: int = 1) -> int | None:
         value = self.text(name)
         if value is None:
-            return None
+            return default
         if not value.strip().isdecimal() or int(value) < least:
             raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
         return int(value)
@@ -303,6 +318,22 @@ def _offsets_min(options: _Options) -> int | None:
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     return least
+
+
+def _metadata_ttl_ms(options: _Options) -> int:
+    text = options.text("partition.metadata.cache.ttl.ms")
+    if text is None or text.strip() == "-1":
+        return 0
+    return options.number("partition.metadata.cache.ttl.ms", least=0, default=0)
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that options ask for, whatever else they say."""
+    return _columns(
+        _Options(
+            {name: value for name, value in given.items() if name.lower() in ("columns", "includeheaders")}
+        )
+    )
 
 
 def _columns(options: _Options) -> tuple[str, ...]:

@@ -1,0 +1,74 @@
+"""A bounded read from brokers: ranges are settled when the query is planned, and each is read by a task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidelog.spark.bounds import batch_ranges, beyond, check_all_there, offsets_of, within
+from tidelog.spark.fetch import TaskRange
+from tidelog.spark.logs import Logs
+from tidelog.spark.loss import DataLossError
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.ranges import OffsetRange, pack, split
+from tidelog.spark.schema import check_schema
+from tidelog.spark.task import TaskPartition, TaskReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = options = SourceOptions.parse(given, is_stream=False)
+        self._task = TaskReader(
+            servers=options.servers,
+            client=options.client,
+            names=check_schema(schema),
+            fields=schema.fieldNames(),
+            fail_on_data_loss=options.fail_on_data_loss,
+            patience_ms=options.poll_timeout_ms,
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        logs = Logs(options)
+        view = logs.look()
+        check_all_there(options.subscription, view)
+        starts = offsets_of(options.start, view, logs.offsets_for_times, option="starting")
+        ends = offsets_of(options.end, view, logs.offsets_for_times, option="ending")
+        ranges = batch_ranges(starts, ends)
+        losses = beyond(ranges, view)
+        if losses and options.fail_on_data_loss:
+            raise DataLossError(losses)
+        for loss in losses:
+            logger.warning("reading what is there (failOnDataLoss is false): %s", loss.explanation)
+        return task_partitions(within(ranges, view), view.topic_ids, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._task.read(partition)
+
+
+def task_partitions(
+    ranges: list[OffsetRange], topic_ids: Mapping[str, str], options: SourceOptions
+) -> list[InputPartition]:
+    parts = split(ranges, tasks_min=options.tasks_min, size_max=options.task_offsets_max)
+    is_split = options.tasks_min is not None or options.task_offsets_max is not None
+    tasks = [(each,) for each in parts] if is_split else pack(parts)
+    return [
+        TaskPartition(
+            [
+                TaskRange(
+                    each.tp.topic, each.tp.partition, each.start, each.end, topic_ids.get(each.tp.topic, "")
+                )
+                for each in task
+            ]
+        )
+        for task in tasks
+    ]
