@@ -12,7 +12,7 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
+.PHONY: help install run broker test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -41,8 +41,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m compileall -q src
 	@touch $@
 
-run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
-	@$(VENV)/bin/tidelog start
+run: install ## the food-delivery example: a broker, orders and the Spark pipeline, live until Ctrl-C (PORT=, RATE=, FRESH=1)
+	@$(PY) -m examples.food_delivery.run $(if $(PORT),--port $(PORT)) $(if $(BROKERS),--brokers $(BROKERS)) \
+		$(if $(RATE),--rate $(RATE)) $(if $(filter-out 0,$(FRESH)),--fresh)
+
+broker: install ## only a broker, on 127.0.0.1:9092 with its data in ./tidelog-data
+	@$(VENV)/bin/tidelog start $(if $(PORT),--port $(PORT))
 
 test: lint ## lint, types and every test that needs no other registry
 	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
@@ -53,7 +57,7 @@ lint: install ## ruff, mypy --strict, import contracts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy bench tools/peers
+	$(VENV)/bin/mypy bench examples/food_delivery tools/peers
 	$(VENV)/bin/lint-imports
 
 fmt: install ## format and fix what can be fixed

@@ -1,7 +1,7 @@
 """Processes that belong to one run: each with its output in a file, ended one after the other, none left behind.
 
-Each is the leader of a session of its own. So Ctrl-C reaches only the process that knows in which order to stop them, and whatever a child has started
-(Spark's Java, its workers) is found by its process group. On Linux a child is told when its parent is gone, however that happened.
+Each is the leader of a session of its own, so that Ctrl-C reaches only the process that knows in which order to stop them, and what a child has started is found
+by its process group. On Linux a child is told when its parent is gone, however that happened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
 
     @property

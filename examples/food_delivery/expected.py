@@ -34,6 +34,7 @@ class Total(NamedTuple):
     revenue_cents: int
 
 
+NOTHING: Final = Total(0, 0)
 PerMinute = dict[tuple[int, str], Total]
 """By (beginning of the minute in ms, restaurant)."""
 
@@ -70,7 +71,7 @@ def per_minute(counted: Iterable[Order]) -> PerMinute:
     totals: PerMinute = {}
     for order in counted:
         place = minute_of(order.ordered_at_ms), order.restaurant_id
-        before = totals.get(place, Total(0, 0))
+        before = totals.get(place, NOTHING)
         totals[place] = Total(before.orders + 1, before.revenue_cents + order.total_cents)
     return totals
 
