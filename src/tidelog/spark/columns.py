@@ -75,7 +75,7 @@ class ColumnsOfTask:
                         break
                     at += found.consumed_bytes
                     if found.records.num_rows:
-                        yield from _slices(self._build(chunk.tp, found.records))
+                        yield from slices(self._build(chunk.tp, found.records))
         except CorruptDataError as error:
             raise UnreadableRecordError(
                 f"{chunk.tp}: {error}. To go on behind it, start at offset {chunk.next_offset}"
@@ -83,10 +83,10 @@ class ColumnsOfTask:
 
     def _build(self, tp: TopicPartition, records: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [self._column(name, tp, records) for name in self._names], schema=self.schema
+            [self.column(name, tp, records) for name in self._names], schema=self.schema
         )
 
-    def _column(self, name: str, tp: TopicPartition, records: pa.RecordBatch) -> pa.Array:
+    def column(self, name: str, tp: TopicPartition, records: pa.RecordBatch) -> pa.Array:
         if name in ("topic", "partition"):
             return self._constant(name, tp, records.num_rows)
         array = records.column(_DECODED[name])
@@ -146,7 +146,8 @@ def _headers(array: pa.Array) -> pa.Array:
     )
 
 
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are not too large."""
     rows = batch.num_rows
     count = max(-(-rows // ROWS_MAX), -(-batch.nbytes // BYTES_MAX))
     if count <= 1:

@@ -28,23 +28,30 @@ class TidelogDataSource(DataSource):
     def name(cls) -> str:
         return "tidelog"
 
+    @property
+    def _reads_files(self) -> bool:
+        return "path" in self._given or "paths" in self._given
+
     def schema(self) -> StructType:
+        if self._reads_files:
+            from tidelog.spark.segments.schema import segments_schema
+
+            return segments_schema(self._given)
         from tidelog.spark.schema import spark_schema
 
         return spark_schema(columns_of(self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if "path" in self._given:
+        if self._reads_files:
             from tidelog.spark.segments.reader import SegmentsReader
 
-            segments: Any = SegmentsReader(self._given, schema)
-            return segments  # type: ignore[no-any-return]
+            return SegmentsReader(self._given, schema)
         from tidelog.spark.batch import BatchReader
 
         return BatchReader(self._given, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if "path" in self._given:
+        if self._reads_files:
             raise OptionError(
                 "segment files (option path) are read as a batch: use spark.read, or kafka.bootstrap.servers for a stream"
             )
