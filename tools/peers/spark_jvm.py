@@ -115,7 +115,7 @@ def _name(requirement: str) -> str:
 def environment() -> dict[str, str]:
     """For a process in that environment: our package and the tools of the repository, and no other Spark's."""
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    return keep | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return keep | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 
 def _run(command: list[str], failure: str) -> None:

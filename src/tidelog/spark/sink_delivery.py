@@ -3,37 +3,26 @@
 This is the seam for stronger promises. A strategy writes the rows of one task and says where they are (`write`, in a worker); once all tasks are done it is told on the driver, with
 what each of them said, to make it count (`commit`) or to take it back (`abort`). At least once needs neither: a record counts as soon as the broker has acknowledged it, and
 cannot be taken back. A task that Spark runs again writes its rows again; within a task, retries do not repeat or reorder any (the producer is idempotent).
+
+Spark plans a write and commits each micro-batch in a new process: what only tasks need (Arrow, the encoder, sockets) is imported by `write`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.client.errors import ClientError
-from tidelog.client.metadata import TopicPartition
-from tidelog.records.columnar_encode import ColumnError
-from tidelog.spark.sink_columns import SinkColumns, by_topic, chunks
 from tidelog.spark.sink_options import SinkError, SinkOptions
-from tidelog.spark.sink_producers import WarmProducer, warm_producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.client.producer.arrow import ArrowDelivery
-    from tidelog.client.producer.producer import Producer
+    from tidelog.spark.sink_columns import SinkColumns
 
 logger = logging.getLogger(__name__)
-
-HANDED_OVER_MAX: Final = 2
-"""Pieces between the thread that hears from Spark and the one that sends."""
-UNANSWERED_MAX: Final = 4
-"""Pieces whose acknowledgements are not all there. The bytes are bounded by `buffer.memory`; this lets a failure end the task soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +79,13 @@ class AtLeastOnce:
     def write(
         self, options: SinkOptions, columns: SinkColumns, task: Task, batches: Iterable[pa.RecordBatch]
     ) -> TaskResult:
+        from tidelog.records.columnar_encode import ColumnError
+        from tidelog.spark.sink_producers import warm_producer
+        from tidelog.spark.sink_sending import send
+
         try:
             with warm_producer(options.servers, options.client) as warm:
-                return TaskResult(task, _send(warm, columns, batches))
+                return TaskResult(task, send(warm, columns, batches))
         except (ClientError, ColumnError, SinkError) as error:
             reasons = "; ".join([str(error), *getattr(error, "__notes__", ())])
             raise SinkError(f"{task} could not write all of its rows: {reasons}") from error
@@ -106,68 +99,4 @@ class AtLeastOnce:
             logger.warning(
                 "a write failed after %d rows of other tasks had been written; they stay, and are written again if the write is repeated",
                 rows,
-            )
-
-
-def _send(warm: WarmProducer, columns: SinkColumns, batches: Iterable[pa.RecordBatch]) -> tuple[Written, ...]:
-    """Rows are received, encoded and sent at the same time, each in a thread; a few pieces are between two of them."""
-    sending = _Sending(warm.producer, columns)
-    handed_over: deque[Future[None]] = deque()
-    try:
-        for rows in chunks(batches):
-            for topic, part in by_topic(columns, rows):
-                if len(handed_over) >= HANDED_OVER_MAX:
-                    handed_over.popleft().result()
-                handed_over.append(warm.begin(sending.send(topic, part)))
-        while handed_over:
-            handed_over.popleft().result()
-        return warm.run(sending.finish())
-    except BaseException:
-        for each in handed_over:
-            each.cancel()
-        raise
-
-
-class _Sending:
-    """The rows of one task on their way. Lives on the producer's loop."""
-
-    def __init__(self, producer: Producer, columns: SinkColumns) -> None:
-        self._producer = producer
-        self._named: dict[str, Any] = {
-            "key": columns.key,
-            "value": "value",
-            "headers": columns.headers,
-            "partition": columns.partition,
-            "timestamp": columns.timestamp,
-        }
-        self._turn = asyncio.Lock()  # waiters get it in their order, which is the rows'
-        self._topics: set[str] = set()
-        self._unanswered: deque[tuple[str, ArrowDelivery]] = deque()
-        self._written: dict[TopicPartition, Written] = {}
-
-    async def send(self, topic: str, rows: pa.RecordBatch) -> None:
-        async with self._turn:
-            if topic not in self._topics:
-                # Asked anew by each task: since the last one it may have been created, have grown, or be another one.
-                await self._producer.topics.learn(topic)
-                self._topics.add(topic)
-            self._unanswered.append((topic, await self._producer.send_arrow(topic, rows, **self._named)))
-            while len(self._unanswered) > UNANSWERED_MAX:
-                await self._answer()
-
-    async def finish(self) -> tuple[Written, ...]:
-        while self._unanswered:
-            await self._answer()
-        return tuple(self._written[tp] for tp in sorted(self._written))
-
-    async def _answer(self) -> None:
-        topic, delivery = self._unanswered.popleft()
-        for partition, base, rows in await delivery:
-            tp = TopicPartition(topic, partition)
-            last = base + rows - 1 if base >= 0 else -1
-            before = self._written.get(tp)
-            self._written[tp] = (
-                Written(topic, partition, rows, base, last)
-                if before is None
-                else Written(topic, partition, before.rows + rows, before.first_offset, last)
             )
