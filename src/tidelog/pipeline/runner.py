@@ -1,0 +1,252 @@
+"""Runs a pipeline: one Spark session, every flow in it, watched until the last is over or somebody says stop.
+
+Restarts nothing unless the specification says so; a flow that fails is reported, and what happens to the others is the specification's word. Owns the
+session, the signals and the exit; a flow's life is `FlowRun`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.errors import TidelogError
+from tidelog.pipeline.context import JobContext
+from tidelog.pipeline.failures import reason
+from tidelog.pipeline.flow_run import FlowRun, context_of
+from tidelog.pipeline.spec import checked
+from tidelog.pipeline.state_directory import StateDirectory
+from tidelog.pipeline.status import PipelineStatus, this_process, write_status
+from tidelog.pipeline.values import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS: Final = 0.5
+GRACE_SECONDS: Final = 10.0
+"""How long a stop waits for running batches. Longer ones are interrupted and done again at the next start."""
+STOP_SECONDS_MAX: Final = 30.0
+STDERR: Final = "spark-stderr.log"
+INTERRUPTED: Final = 130
+SETTINGS: Final = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+# Spark's own words go to a file that does not grow without end; a person gets ours.
+_LOG_SETTINGS: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.filePattern = {path}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+"""
+
+
+class SparkStartError(TidelogError):
+    """Spark did not come up."""
+
+
+class SparkDiedError(TidelogError):
+    """Spark was running, and is gone."""
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    on_status: Callable[[PipelineStatus], None] = lambda status: None,
+    stop: threading.Event | None = None,
+) -> PipelineStatus:
+    """Until every flow is over, `stop` is set, or Ctrl-C or SIGTERM come (in the main thread). The last status says how each flow ended.
+
+    `on_status` is called about twice a second, in this thread.
+    """
+    stop = stop or threading.Event()
+    checked(pipeline)
+    with StateDirectory(pipeline.state) as directory:
+        directory.claim(pipeline)
+        runner = _Runner(pipeline, on_status, stop)
+        runner.tell("starting")
+        spark = _session(pipeline)
+        with _signals(stop):
+            return runner.run(spark)
+
+
+class _Runner:
+    def __init__(
+        self, pipeline: Pipeline, on_status: Callable[[PipelineStatus], None], stop: threading.Event
+    ) -> None:
+        self._pipeline = pipeline
+        self._on_status = on_status
+        self._stop = stop
+        self._flows: list[FlowRun] = []
+        self._started_at = time.time()
+        self._process = this_process()
+        self._write_failure: str | None = None
+
+    def run(self, spark: SparkSession) -> PipelineStatus:
+        from py4j.protocol import Py4JError
+
+        try:
+            return self._run(spark)
+        except (Py4JError, ConnectionError) as error:
+            # Java is gone, killed or out of memory. Spark's objects in this process are of no use any more.
+            why = "Spark's Java process has ended unexpectedly (the system may have killed it for want of memory: dmesg tells)"
+            for flow in self._flows:
+                flow.abandon(why)
+            self.tell("stopped")
+            tail = _tail(Path(self._pipeline.state, STDERR))
+            raise SparkDiedError(
+                f"{why}; start the pipeline again: every flow goes on where it was{tail}"
+            ) from error
+
+    def _run(self, spark: SparkSession) -> PipelineStatus:
+        self._flows = [self._flow_run(spark, number) for number in range(len(self._pipeline.flows))]
+        for flow in self._flows:
+            flow.start()
+        while not self._is_over():
+            for flow in self._flows:
+                flow.poll(time.monotonic())
+            self.tell("running")
+            self._stop.wait(POLL_SECONDS)
+        self._stop_flows(spark)
+        spark.stop()
+        return self.tell("stopped")
+
+    def _is_over(self) -> bool:
+        if self._stop.is_set():
+            return True
+        if any(flow.state == "failed" and self._policy(flow) == "stop" for flow in self._flows):
+            return True
+        return all(flow.is_over for flow in self._flows)
+
+    def _policy(self, run: FlowRun) -> str:
+        return run.flow.on_failure or self._pipeline.on_failure
+
+    def _flow_run(self, spark: SparkSession, number: int) -> FlowRun:
+        pipeline, flow = self._pipeline, self._pipeline.flows[number]
+        shared = JobContext(spark=spark, name="", brokers=pipeline.brokers, state="", client=pipeline.client)
+        return FlowRun(
+            flow,
+            context_of(shared, flow, pipeline.state_of(flow.name), pipeline.trigger_of(flow)),
+            on_failure=flow.on_failure or pipeline.on_failure,
+            restarts_max=pipeline.restarts_max,
+            told=pipeline.told,
+        )
+
+    def _stop_flows(self, spark: SparkSession) -> None:
+        """Batches that are nearly done are let be; then everything is interrupted, and nobody hears what Spark says to that."""
+        for flow in self._flows:
+            flow.finish_batches()
+        self._wait(
+            GRACE_SECONDS, lambda: all(flow.is_between_batches(time.monotonic()) for flow in self._flows)
+        )
+        spark.sparkContext.setLogLevel("OFF")
+        for flow in self._flows:
+            flow.begin_stop()
+        self._wait(STOP_SECONDS_MAX, lambda: not [flow for flow in self._flows if not flow.is_stopped()])
+        for flow in self._flows:
+            flow.abandon(
+                f"was still at work {STOP_SECONDS_MAX:.0f} s after it was told to stop, and was left to it"
+            )
+
+    def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_done() and time.monotonic() < deadline:
+            self.tell("stopping")
+            time.sleep(0.1)
+
+    def tell(self, state: str) -> PipelineStatus:
+        status = PipelineStatus(
+            name=self._pipeline.name,
+            state=state,
+            file=self._pipeline.file,
+            master=self._pipeline.master,
+            brokers=self._pipeline.brokers,
+            started_at=self._started_at,
+            written_at=time.time(),
+            process=self._process,
+            flows=tuple(flow.status() for flow in self._flows),
+        )
+        try:
+            write_status(self._pipeline.state, status)
+            self._write_failure = None
+        except OSError as error:
+            if self._write_failure != str(error):
+                logging.getLogger(__name__).warning("the status cannot be written: %s", error)
+            self._write_failure = str(error)
+        self._on_status(status)
+        return status
+
+
+def _session(pipeline: Pipeline) -> SparkSession:
+    from tidelog.spark.session import spark_session
+
+    settings: dict[str, Any] = {**SETTINGS, **pipeline.spark}
+    directory = Path(pipeline.state).absolute()
+    log_settings = directory / "log4j2.properties"
+    log_settings.write_text(_LOG_SETTINGS.format(path=directory / "spark.log"))
+    given = settings.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = (
+        f"{given} -Dlog4j2.configurationFile={log_settings.as_uri()}".strip()
+    )
+    # Python's half of Spark prints every refused query as a line of JSON, too.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    stderr_path = directory / STDERR
+    with open(stderr_path, "wb") as stderr:
+        try:
+            session = spark_session(
+                pipeline.name, master=pipeline.master, settings=settings, stderr=stderr.fileno()
+            )
+        except Exception as error:
+            if isinstance(error, (TidelogError, OSError)):
+                raise
+            raise SparkStartError(f"Spark did not start: {reason(error)}{_tail(stderr_path)}") from None
+    _deaf_to_sigterm(session)
+    return session
+
+
+def _deaf_to_sigterm(session: SparkSession) -> None:
+    """A service manager tells every process of a service to stop. Java would go at once, under running batches; so it listens to us alone, and goes when we do."""
+    jvm: Any = session.sparkContext._jvm
+    jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
+
+
+def _tail(path: Path) -> str:
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("\tat ", "WARNING: Using incubator"))][-5:]
+    return "".join(f"\n{line}" for line in said)
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM stops cleanly; the second leaves at once, and Java follows when it finds us gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
