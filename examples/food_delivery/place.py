@@ -44,6 +44,10 @@ class Place:
         return self.directory / "food_delivery.db"
 
     @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
     def logs(self) -> Path:
         return self.directory / "logs"
 
@@ -80,14 +84,10 @@ class Place:
             else:
                 each.unlink()
 
-    def write_specification(self, brokers: str) -> None:
-        """The example's own one, with these brokers. Its paths count from where it is, so they lead into this directory."""
-        text = SPECIFICATION.read_text(encoding="utf-8")
-        named = 'brokers = "127.0.0.1:9092"'
-        if text.count(named) != 1:
-            raise PlaceError(f"{SPECIFICATION} has no line {named}: `make run` puts its own brokers there")
+    def write_specification(self) -> None:
+        """A copy of the example's own. Its paths count from where it is, so they lead into this directory."""
         unfinished = self.specification.with_suffix(".unfinished")
-        unfinished.write_text(text.replace(named, f'brokers = "{brokers}"'), encoding="utf-8")
+        shutil.copyfile(SPECIFICATION, unfinished)
         os.replace(unfinished, self.specification)
 
 

@@ -74,7 +74,10 @@ class Run:
         )
         await self._made_topics(broker)
         say(f"broker on {plan.bootstrap}, data in {place.broker}")
-        self._start("pipeline", "tidelog.cli.main", "pipeline", "run", str(place.specification))
+        self._start(
+            "pipeline",
+            *("tidelog.cli.main", "pipeline", "run", str(place.specification), "--brokers", plan.bootstrap),
+        )
         self._start(
             "generator",
             *("examples.food_delivery.generate", "--brokers", plan.bootstrap, "--rate", str(plan.rate)),
@@ -128,7 +131,9 @@ class Run:
             for child in (each for each in self._children if each.name == name):
                 how, patience_seconds = STOPPING[name]
                 if not await child.stop(how, patience_seconds):
-                    say(f"the {name} did not end within {patience_seconds:.0f} s and was killed; see {child.log}")
+                    say(
+                        f"the {name} did not end within {patience_seconds:.0f} s and was killed; see {child.log}"
+                    )
         say(f"stopped in {time.monotonic() - began_at:.1f} s")
 
     def kill(self) -> None:
@@ -217,7 +222,7 @@ def main(given: list[str] | None = None) -> int:
         for number in range(plan.brokers):
             require_free(plan.port + number)
         with place.taken(fresh=plan.fresh):
-            place.write_specification(plan.bootstrap)
+            place.write_specification()
             return asyncio.run(run(plan))
     except TidelogError as error:
         print(f"make run: {error}", file=sys.stderr)

@@ -121,8 +121,7 @@ def picture(snapshot: Snapshot, title: str) -> RenderableType:
     ranked = snapshot.ranked()
     for restaurant, total in ranked[:RESTAURANTS_SHOWN]:
         counts = (
-            str(snapshot.per_minute.get((minute, restaurant), NOTHING).orders or "·")
-            for minute in minutes
+            str(snapshot.per_minute.get((minute, restaurant), NOTHING).orders or "·") for minute in minutes
         )
         table.add_row(snapshot.name(restaurant), *counts, money(total.revenue_cents))
     if len(ranked) > RESTAURANTS_SHOWN:
