@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidelog.spark.bounds import batch_ranges, beyond, check_all_there, offsets_of, within
 from tidelog.spark.fetch import TaskRange
+from tidelog.spark.filters import Narrowing, takes_filters
 from tidelog.spark.logs import Logs
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.options import SourceOptions
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 class BatchReader(DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options = SourceOptions.parse(given, is_stream=False)
+        self._narrowing = Narrowing()
+        takes_filters(self, self._narrow)
+        warn_of_ignored(options)
         self._task = TaskReader(
             servers=options.servers,
             client=options.client,
@@ -35,6 +39,13 @@ class BatchReader(DataSourceReader):
             fail_on_data_loss=options.fail_on_data_loss,
             patience_ms=options.poll_timeout_ms,
         )
+
+    def _narrow(self, narrowing: Narrowing) -> None:
+        self._narrowing = narrowing
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To workers goes what they need: filters are for planning."""
+        return {"_task": self._task}
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -49,10 +60,31 @@ class BatchReader(DataSourceReader):
             raise DataLossError(losses)
         for loss in losses:
             logger.warning("reading what is there (failOnDataLoss is false): %s", loss.explanation)
-        return task_partitions(within(ranges, view), view.topic_ids, options)
+        wanted = list(self._narrowing.ranges(within(ranges, view)))
+        if self._narrowing.timestamp_min_ms is not None and wanted:
+            wanted = self._late_enough(wanted, self._narrowing.timestamp_min_ms, logs)
+        return task_partitions(wanted, view.topic_ids, options)
+
+    @staticmethod
+    def _late_enough(ranges: list[OffsetRange], time_ms: int, logs: Logs) -> list[OffsetRange]:
+        """What lies before the first record that is as late as that is not asked for. Behind it records may be older, too: Spark looks at each."""
+        firsts = logs.offsets_for_times({each.tp: max(0, time_ms) for each in ranges})
+        return [
+            OffsetRange(each.tp, max(each.start, firsts[each.tp].offset), each.end)
+            for each in ranges
+            if 0 <= firsts[each.tp].offset < each.end
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._task.read(partition)
+
+
+def warn_of_ignored(options: SourceOptions) -> None:
+    if options.ignored:
+        logger.warning(
+            "settings of a Java client that have no use here are passed over: %s",
+            ", ".join(f"kafka.{name}" for name in options.ignored),
+        )
 
 
 def task_partitions(

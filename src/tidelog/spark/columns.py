@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidelog.client.consumer.records import Chunk
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import CorruptDataError, TidelogError
+from tidelog.records.batch import iter_headers
 from tidelog.records.columnar import decode_batches
 
 ROWS_MAX: Final = 1 << 18
@@ -78,7 +79,7 @@ class ColumnsOfTask:
                         yield from slices(self._build(chunk.tp, found.records))
         except CorruptDataError as error:
             raise UnreadableRecordError(
-                f"{chunk.tp}: {error}. To go on behind it, start at offset {chunk.next_offset}"
+                f"{chunk.tp}: {error}. To go on behind it, start at offset {_behind_damage(chunk)}"
             ) from error
 
     def _build(self, tp: TopicPartition, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -104,6 +105,18 @@ class ColumnsOfTask:
         if known is None or len(known) < rows:
             known = self._constants[key] = _constant(tp[0] if name == "topic" else tp[1], max(rows, 1024))
         return known[:rows]
+
+
+def _behind_damage(chunk: Chunk) -> int:
+    """The offset after the first batch that cannot be read."""
+    for position, header in iter_headers(chunk.data):
+        try:
+            decode_batches(
+                chunk.data[position : position + header.size], columns=("offset", "key", "value", "headers")
+            )
+        except CorruptDataError:
+            return header.next_offset
+    return chunk.next_offset
 
 
 def _constant(value: str | int, rows: int) -> pa.Array:

@@ -38,6 +38,8 @@ READY_MAX: Final = 1
 LAST_VERSION_WITH_NAMES: Final = 12
 NO_SESSION: Final = -1
 EMPTY_ANSWERS_MAX: Final = 2
+ID_TRIES: Final = 4
+MISSING_TRIES: Final = 4
 
 
 class TaskRange(NamedTuple):
@@ -115,6 +117,8 @@ class RangesFetch:
             while self._open:
                 fetched = await self._round()
                 self._open = [each for each in self._open if not each.is_done]
+                # An answer has room for the first ones: those that got nothing are named first the next time.
+                self._open.sort(key=lambda each: each.progress_at)
                 if fetched:
                     await self._ready.put(fetched)
             await self._ready.put(None)
@@ -134,31 +138,40 @@ class RangesFetch:
         except ClientError as error:
             await self._wait_or_give_up(self._open, error)
             return []
+        await self._check_ids()
         answers = await asyncio.gather(*(self._ask(node, ranges) for node, ranges in groups.items()))
         return [fetched for answer in answers for fetched in answer]
 
     async def _by_node(self) -> dict[int, list[_Open]]:
         by_tp = {each.tp: each for each in self._open if each.preferred_node < 0}
         groups: dict[int, list[_Open]] = {}
-        # Partitions are named in the order of `_open`: who got nothing the last time comes first (see `_take`).
         leaders = await self._cluster.by_leader(by_tp)
         for node, tps in leaders.items():
             groups[node] = [by_tp[tp] for tp in tps]
         for each in self._open:
             if each.preferred_node >= 0:
                 groups.setdefault(each.preferred_node, []).append(each)
-        await self._check_ids()
         return groups
 
     async def _check_ids(self) -> None:
-        """A topic that was made anew has other records at the same offsets."""
-        for each in self._open:
-            info = self._cluster.metadata.topics.get(each.tp.topic)
-            if not each.wanted.topic_id or info is None or info.topic_id == ZERO_ID:
-                continue
-            if info.topic_id.hex() != each.wanted.topic_id:
+        """A topic that was made anew has other records at the same offsets. What we or a broker know of it may be old, so it is asked for a few times."""
+        for _ in range(ID_TRIES):
+            others = [each for each in self._open if self._is_other_topic(each)]
+            if not others:
+                return
+            await self._cluster.refresh_metadata({each.tp.topic for each in others})
+            if any(self._is_other_topic(each) for each in others):
+                await asyncio.sleep(self._cluster.backoff().next_seconds())
+        for each in others:
+            if self._is_other_topic(each):
                 why = f"topic {each.tp.topic} was deleted and made anew: offsets {each.position} to {each.wanted.end} of {each.tp} are gone"
                 self._lose(each, Loss(each.tp, Cause.MADE_ANEW, each.position, None, why))
+
+    def _is_other_topic(self, each: _Open) -> bool:
+        info = self._cluster.metadata.topics.get(each.tp.topic)
+        if not each.wanted.topic_id or info is None or info.topic_id == ZERO_ID:
+            return False
+        return info.topic_id.hex() != each.wanted.topic_id
 
     async def _ask(self, node: int, ranges: list[_Open]) -> list[Fetched]:
         ranges = [each for each in ranges if not each.is_done]
@@ -267,7 +280,6 @@ class RangesFetch:
             if each.empty_answers >= EMPTY_ANSWERS_MAX:
                 each.is_done = True  # compaction has left nothing behind this offset
             return
-        self._open.sort(key=lambda one: one is not each)
         error = RequestTimedOutError(
             f"{each.tp}: records up to offset {each.wanted.end} were there when the query was planned, and now only those before {visible} can be read"
         )
@@ -314,7 +326,7 @@ class RangesFetch:
         ]
         for each in gone or self._open:
             each.tries += 1
-            if each.tries > 3:
+            if each.tries >= MISSING_TRIES:
                 why = f"{each.tp} was deleted: offsets {each.position} to {each.wanted.end} are gone"
                 self._lose(each, Loss(each.tp, Cause.GONE, each.position, None, why))
         self._cluster.forget_leaders({each.tp.topic for each in self._open})

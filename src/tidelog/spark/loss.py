@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog.client.metadata import TopicPartition
+from tidelog.errors import TidelogError
 from tidelog.spark.offsets import Offsets
 
 
@@ -31,7 +32,7 @@ class Loss(NamedTuple):
     explanation: str
 
 
-class DataLossError(Exception):
+class DataLossError(TidelogError):
     """Records that the stream had not read are gone, or it cannot be told that they are not."""
 
     def __init__(self, losses: Sequence[Loss]) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.spark.columns import ColumnsOfTask
 from tidelog.spark.fetch import RangesFetch, TaskRange
 from tidelog.spark.warm import warm_client
 
@@ -52,6 +51,10 @@ class TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, TaskPartition):  # Spark's own, where a batch has no partitions at all
             return
+        from tidelog.spark.columns import (
+            ColumnsOfTask,  # numba and all that: for those who read, not for those who plan
+        )
+
         client = warm_client(self._servers, self._client)
         columns = ColumnsOfTask(self._names, self._fields)
         fetch = RangesFetch(
