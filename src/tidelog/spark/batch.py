@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tidelog.spark.bounds import batch_ranges, beyond, check_all_there, offsets_of, within
 from tidelog.spark.fetch import TaskRange
-from tidelog.spark.filters import Narrowing, takes_filters
+from tidelog.spark.filters import Narrowing
 from tidelog.spark.logs import Logs
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.options import SourceOptions
@@ -25,11 +25,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class PushFilters:
+    """`pushFilters` for sessions with filter push-down, and nothing at all for those without: there Spark refuses a source that has one.
+
+    It looks at what the method is made of, and takes the one of its own base class for "not implemented".
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, narrowing: Narrowing) -> None:
+        self._narrowing = narrowing
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._narrowing.take(filters)
+
+
 class BatchReader(DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options = SourceOptions.parse(given, is_stream=False)
         self._narrowing = Narrowing()
-        takes_filters(self, self._narrow)
         warn_of_ignored(options)
         self._task = TaskReader(
             servers=options.servers,
@@ -40,8 +54,9 @@ class BatchReader(DataSourceReader):
             patience_ms=options.poll_timeout_ms,
         )
 
-    def _narrow(self, narrowing: Narrowing) -> None:
-        self._narrowing = narrowing
+    @property
+    def pushFilters(self) -> PushFilters:
+        return PushFilters(self._narrowing)
 
     def __getstate__(self) -> dict[str, Any]:
         """To workers goes what they need: filters are for planning."""
@@ -60,20 +75,12 @@ class BatchReader(DataSourceReader):
             raise DataLossError(losses)
         for loss in losses:
             logger.warning("reading what is there (failOnDataLoss is false): %s", loss.explanation)
-        wanted = list(self._narrowing.ranges(within(ranges, view)))
-        if self._narrowing.timestamp_min_ms is not None and wanted:
-            wanted = self._late_enough(wanted, self._narrowing.timestamp_min_ms, logs)
+        wanted = self._narrowing.narrowed(within(ranges, view))
+        if self._narrowing.not_before_ms is not None and wanted:
+            time_ms = max(0, self._narrowing.not_before_ms)
+            firsts = logs.offsets_for_times({each.tp: time_ms for each in wanted})
+            wanted = Narrowing.from_time(wanted, {tp: found.offset for tp, found in firsts.items()})
         return task_partitions(wanted, view.topic_ids, options)
-
-    @staticmethod
-    def _late_enough(ranges: list[OffsetRange], time_ms: int, logs: Logs) -> list[OffsetRange]:
-        """What lies before the first record that is as late as that is not asked for. Behind it records may be older, too: Spark looks at each."""
-        firsts = logs.offsets_for_times({each.tp: max(0, time_ms) for each in ranges})
-        return [
-            OffsetRange(each.tp, max(each.start, firsts[each.tp].offset), each.end)
-            for each in ranges
-            if 0 <= firsts[each.tp].offset < each.end
-        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._task.read(partition)

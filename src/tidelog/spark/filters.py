@@ -1,135 +1,156 @@
-"""What a query's filters on topic, partition, offset and timestamp say about what need not be read.
+"""What a query's filters say about partitions, offsets and times, so that a batch asks brokers for that much and no more.
 
-They only ever narrow: Spark still applies every filter itself, so one that is not understood here costs nothing but reading. Spark hands filters over where `spark.sql.python.filterPushdown.enabled` is true, and refuses
-any reader that would take them where it is not; `takes_filters` makes a reader that is right in both cases.
+A filter counts as done by the source only if every record that it would drop is left out for certain: comparisons of topic, partition and offset. Times
+are not in order in a log (producers set them), so a lower bound on them only moves the start to the first record that is as late; Spark looks at each record again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tidelog.client.metadata import TopicPartition
 from tidelog.spark.ranges import OffsetRange
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, Filter
+_NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestamptype"})
+_COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: lambda mine, given: bool(mine == given),
+    EqualNullSafe: lambda mine, given: bool(mine == given),
+    GreaterThan: lambda mine, given: bool(mine > given),
+    GreaterThanOrEqual: lambda mine, given: bool(mine >= given),
+    LessThan: lambda mine, given: bool(mine < given),
+    LessThanOrEqual: lambda mine, given: bool(mine <= given),
+    In: lambda mine, given: mine in given,
+    StringStartsWith: lambda mine, given: bool(mine.startswith(given)),
+    StringEndsWith: lambda mine, given: bool(mine.endswith(given)),
+    StringContains: lambda mine, given: given in mine,
+}
+_MS_MIN: Final = -(1 << 53)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Narrowing:
-    """Rows outside of this are not asked for; None: no limit."""
+    """What is left of a batch after the filters that were taken."""
 
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    offset_min: int = 0
-    offset_end: int | None = None
-    timestamp_min_ms: int | None = None
+    low: int = 0
+    high: int | None = None
+    """Offsets [low, high)."""
+    not_before_ms: int | None = None
+    keeps: list[Callable[[TopicPartition], bool]] = field(default_factory=list)
 
-    def ranges(self, whole: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-        """The parts of ranges that may hold rows that are asked for."""
-        for each in whole:
-            if not self.may_hold(each.tp.topic, each.tp.partition):
-                continue
-            start = max(each.start, self.offset_min)
-            end = each.end if self.offset_end is None else min(each.end, self.offset_end)
-            if start < end:
-                yield OffsetRange(each.tp, start, end)
+    def take(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Returns those that Spark must look at itself."""
+        return [each for each in filters if not self._take(each)]
 
-    def may_hold(self, topic: str, partition: int) -> bool:
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
-        )
-
-    def among(self, column: str, values: Iterable[Any]) -> Narrowing:
-        """The column is one of these values."""
-        known = [each for each in values if each is not None]
-        match column:
-            case "topic":
-                chosen = frozenset(map(str, known))
-                return replace(self, topics=chosen if self.topics is None else chosen & self.topics)
-            case "partition":
-                numbers = frozenset(map(int, known))
-                return replace(
-                    self, partitions=numbers if self.partitions is None else numbers & self.partitions
-                )
-            case "offset" | "timestamp" if known:
-                return self.at_least(column, min(known)).at_most(column, max(known))
-            case "offset":
-                return replace(self, offset_end=0)
-        return self
-
-    def at_least(self, column: str, value: Any) -> Narrowing:
+    def _take(self, given: Filter) -> bool:
+        column = _column(given)
+        if isinstance(given, IsNotNull):
+            return column in _NEVER_NULL
+        if column in ("topic", "partition"):
+            return self._take_place(given, column)
         if column == "offset":
-            return replace(self, offset_min=max(self.offset_min, int(value)))
-        if column == "timestamp" and isinstance(value, datetime):
-            ms = _floor_ms(value)
-            return replace(
-                self, timestamp_min_ms=ms if self.timestamp_min_ms is None else max(ms, self.timestamp_min_ms)
-            )
-        return self
+            return self._take_offset(given)
+        if column == "timestamp":
+            self._take_time(given)
+        return False
 
-    def at_most(self, column: str, value: Any) -> Narrowing:
-        """Of timestamps nothing follows: records need not be in the order of their times."""
-        if column != "offset":
-            return self
-        end = int(value) + 1
-        return replace(self, offset_end=end if self.offset_end is None else min(end, self.offset_end))
+    def _take_place(self, given: Filter, column: str) -> bool:
+        inner, is_negated = (given.child, True) if isinstance(given, Not) else (given, False)
+        compare = _COMPARISONS.get(type(inner))
+        value = getattr(inner, "value", None)
+        if compare is None or value is None or (isinstance(inner, In) and None in value):
+            return False
+        number = 0 if column == "topic" else 1
+        self.keeps.append(lambda tp: compare(tp[number], value) is not is_negated)
+        return True
+
+    def _take_offset(self, given: Filter) -> bool:
+        value = getattr(given, "value", None)
+        if isinstance(given, In):
+            numbers = sorted(each for each in given.value if each is not None)
+            if not numbers:
+                return False
+            self._between(numbers[0], numbers[-1] + 1)
+            return len(numbers) == len(given.value) and numbers[-1] - numbers[0] + 1 == len(set(numbers))
+        if not isinstance(value, int):
+            return False
+        match given:
+            case EqualTo() | EqualNullSafe():
+                self._between(value, value + 1)
+            case GreaterThan():
+                self._between(value + 1, None)
+            case GreaterThanOrEqual():
+                self._between(value, None)
+            case LessThan():
+                self._between(None, value)
+            case LessThanOrEqual():
+                self._between(None, value + 1)
+            case _:
+                return False
+        return True
+
+    def _between(self, low: int | None, high: int | None) -> None:
+        if low is not None:
+            self.low = max(self.low, low)
+        if high is not None:
+            self.high = high if self.high is None else min(self.high, high)
+
+    def _take_time(self, given: Filter) -> None:
+        if isinstance(given, In):
+            values = [each for each in given.value if isinstance(each, datetime)]
+            earliest = min(values, default=None) if len(values) == len(given.value) else None
+        elif isinstance(given, (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual)):
+            earliest = given.value if isinstance(given.value, datetime) else None
+        else:
+            return
+        if earliest is not None and earliest.tzinfo is not None:
+            ms = (earliest - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+            self.not_before_ms = max(ms, self.not_before_ms if self.not_before_ms is not None else _MS_MIN)
+
+    # -- applied ----------------------------------------------------------------------------------------------------
+
+    def narrowed(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """The ranges that may hold records for the query. Times are looked up elsewhere (`not_before_ms`)."""
+        found = []
+        for each in ranges:
+            if not all(keeps(each.tp) for keeps in self.keeps):
+                continue
+            end = each.end if self.high is None else min(each.end, self.high)
+            start = max(each.start, self.low)
+            if start < end:
+                found.append(OffsetRange(each.tp, start, end))
+        return found
+
+    @staticmethod
+    def from_time(ranges: Iterable[OffsetRange], firsts: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+        """Without what lies before the first record that is late enough; -1: there is none, and nothing to read."""
+        found = []
+        for each in ranges:
+            first = firsts[each.tp]
+            if 0 <= first < each.end:
+                found.append(OffsetRange(each.tp, max(each.start, first), each.end))
+        return found
 
 
-def _floor_ms(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    seconds = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (seconds.days * 86_400 + seconds.seconds) * 1000 + seconds.microseconds // 1000
-
-
-def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
-    """What follows from all of these together."""
-    from pyspark.sql.datasource import (
-        EqualNullSafe,
-        EqualTo,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        LessThan,
-        LessThanOrEqual,
-    )
-
-    found = Narrowing()
-    for each in filters:
-        column = ".".join(getattr(each, "attribute", ())).lower()
-        match each:
-            case EqualTo(value=value) | EqualNullSafe(value=value):
-                found = found.among(column, (value,))
-            case In(value=values):
-                found = found.among(column, values)
-            case GreaterThan(value=value) if isinstance(value, int):
-                found = found.at_least(column, value + 1)
-            case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
-                found = found.at_least(column, value)
-            case LessThan(value=value) if isinstance(value, int):
-                found = found.at_most(column, value - 1)
-            case LessThan(value=value) | LessThanOrEqual(value=value):
-                found = found.at_most(column, value)
-    return found
-
-
-class _TakesFilters:
-    """In the place of a reader's `pushFilters`. `__func__` is what Spark looks at to see whether a reader has one of its own."""
-
-    def __init__(self, take: Callable[[Narrowing], None]) -> None:
-        from pyspark.sql.datasource import DataSourceReader
-
-        self._take = take
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        self._take(narrowing_of(filters))
-        return filters
-
-
-def takes_filters(reader: DataSourceReader, take: Callable[[Narrowing], None]) -> None:
-    """`take` is told what need not be read, before `partitions` is asked for, where Spark pushes filters at all."""
-    reader.pushFilters = _TakesFilters(take)  # type: ignore[method-assign]
+def _column(given: Filter) -> str:
+    inner = given.child if isinstance(given, Not) else given
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    return path[0].lower() if len(path) == 1 else ""
