@@ -80,8 +80,8 @@ def read_stretch(
 def _open(disk: PosixDisk, stretch: Stretch) -> PosixFile:
     """The very file that was planned for, pinned. Retention and compaction rename the old one, and keep it for a while."""
     for path in (stretch.path, stretch.path + files.DELETED):
-        file = disk.open(path)
         try:
+            file = disk.open(path)
             file.pin()
         except FileNotFoundError:
             continue

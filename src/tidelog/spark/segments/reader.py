@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidelog.spark.batch import PushFilters
 from tidelog.spark.bounds import batch_ranges, beyond, check_all_there, offsets_of, within
-from tidelog.spark.filters import Narrowing, takes_filters
+from tidelog.spark.filters import Narrowing
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.ranges import split
 from tidelog.spark.segments.bounds import StoredLogs, chosen
-from tidelog.spark.segments.errors import Harm
+from tidelog.spark.segments.errors import Harm, SegmentsError
 from tidelog.spark.segments.layout import partition_directories
 from tidelog.spark.segments.options import SegmentOptions
 from tidelog.spark.segments.plan import Task, cut_and_packed, stretches_of, tasks_by_bytes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger: Final = logging.getLogger(__name__)
+PLANS_MAX: Final = 4
 
 
 class SegmentsTask(InputPartition):
@@ -45,10 +47,15 @@ class SegmentsReader(DataSourceReader):
         self._names = columns_of_schema(schema)
         self._fields = tuple(schema.fieldNames())
         self._narrowing = Narrowing()
-        takes_filters(self, self._narrow)
+        self._timestamp_min: int | None = None
 
-    def _narrow(self, narrowing: Narrowing) -> None:
-        self._narrowing = narrowing
+    @property
+    def pushFilters(self) -> PushFilters:
+        return PushFilters(self._narrowing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Filters are for planning; of them workers only need the earliest time that is asked for."""
+        return {**self.__dict__, "_narrowing": None, "_timestamp_min": self._narrowing.not_before_ms}
 
     def partitions(self) -> list[InputPartition]:
         return [SegmentsTask(task) for task in plan_tasks(self._options, self._narrowing)]
@@ -70,7 +77,7 @@ class SegmentsReader(DataSourceReader):
         wanted = Wanted(
             columns=decoder_columns(self._names),
             with_batches=needs_batches(self._names),
-            timestamp_min=self._narrowing.timestamp_min_ms,
+            timestamp_min=self._timestamp_min,
             includes_control=self._options.includes_control,
         )
         buffer = bytearray()
@@ -81,6 +88,21 @@ class SegmentsReader(DataSourceReader):
 
 
 def plan_tasks(options: SegmentOptions, narrowing: Narrowing) -> list[Task]:
+    """Files of a live broker may go while they are looked at: then it is looked again."""
+    for _ in range(PLANS_MAX - 1):
+        try:
+            return _plan(options, narrowing)
+        except FileNotFoundError as error:
+            logger.info("planning again, a file has gone meanwhile: %s", error)
+    try:
+        return _plan(options, narrowing)
+    except FileNotFoundError as error:
+        raise SegmentsError(
+            f"{error.filename} went while the query was planned, as others did before: run the query again"
+        ) from error
+
+
+def _plan(options: SegmentOptions, narrowing: Narrowing) -> list[Task]:
     source = options.source
     partitions = chosen(partition_directories(options.paths), source.subscription)
     stored = StoredLogs(partitions, options)
@@ -95,7 +117,7 @@ def plan_tasks(options: SegmentOptions, narrowing: Narrowing) -> list[Task]:
                 raise DataLossError(losses)
             for loss in losses:
                 logger.warning("reading what is there (failOnDataLoss is false): %s", loss.explanation)
-        asked = list(narrowing.ranges(within(ranges, view)))
+        asked = narrowing.narrowed(within(ranges, view))
         is_split = source.tasks_min is not None or source.task_offsets_max is not None
         parts = split(asked, tasks_min=source.tasks_min, size_max=source.task_offsets_max)
         stretches = [
@@ -103,7 +125,7 @@ def plan_tasks(options: SegmentOptions, narrowing: Narrowing) -> list[Task]:
                 stored.logs[part.tp],
                 part,
                 aborted=stored.aborted.get(part.tp, ()),
-                timestamp_min=narrowing.timestamp_min_ms,
+                timestamp_min=narrowing.not_before_ms,
             )
             for part in parts
         ]
