@@ -169,10 +169,12 @@ def import_(
 
 
 def _load(spec: Path) -> Pipeline:
-    # Modules of jobs of the user's own lie beside the file that names them.
+    # Modules of jobs of the user's own lie beside the file that names them; Spark's workers need them as well.
     directory = str(spec.absolute().parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)
+        given = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{directory}{os.pathsep}{given}" if given else directory
     from tidelog.pipeline.spec import load
 
     return load(str(spec))

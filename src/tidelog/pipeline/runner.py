@@ -22,8 +22,9 @@ from tidelog.pipeline.failures import reason
 from tidelog.pipeline.flow_run import FlowRun, context_of
 from tidelog.pipeline.spec import checked
 from tidelog.pipeline.state_directory import StateDirectory
-from tidelog.pipeline.status import PipelineStatus, this_process, write_status
+from tidelog.pipeline.status import PipelineStatus, write_status
 from tidelog.pipeline.values import Pipeline
+from tidelog.process_identity import this_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +120,8 @@ class _Runner:
         for flow in self._flows:
             flow.start()
         while not self._is_over():
+            if _java_is_gone(spark):
+                raise ConnectionError("Java has ended")
             for flow in self._flows:
                 flow.poll(time.monotonic())
             self.tell("running")
@@ -196,7 +199,7 @@ class _Runner:
 def _session(pipeline: Pipeline) -> SparkSession:
     from tidelog.spark.session import spark_session
 
-    settings: dict[str, Any] = {**SETTINGS, **pipeline.spark}
+    settings: dict[str, Any] = {**SETTINGS, **_python_path(), **pipeline.spark}
     directory = Path(pipeline.state).absolute()
     log_settings = directory / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS.format(path=directory / "spark.log"))
@@ -218,6 +221,17 @@ def _session(pipeline: Pipeline) -> SparkSession:
             raise SparkStartError(f"Spark did not start: {reason(error)}{_tail(stderr_path)}") from None
     _deaf_to_sigterm(session)
     return session
+
+
+def _python_path() -> dict[str, str]:
+    """Executors find modules where we do, as far as their machines have the same directories."""
+    path = os.environ.get("PYTHONPATH", "")
+    return {"spark.executorEnv.PYTHONPATH": path} if path else {}
+
+
+def _java_is_gone(session: SparkSession) -> bool:
+    process = getattr(session.sparkContext._gateway, "proc", None)  # none: whoever started us started Java
+    return process is not None and process.poll() is not None
 
 
 def _deaf_to_sigterm(session: SparkSession) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tidelog.errors import TidelogError
 from tidelog.pipeline.progress import QueryProgress
+from tidelog.process_identity import why_gone
 
 VERSION: Final = 1
 FILE: Final = "status.json"
@@ -91,48 +92,14 @@ def read_status(directory: str) -> PipelineStatus:
     return PipelineStatus(**document, flows=flows)
 
 
-def this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "started": _started(os.getpid()), "boot": _boot()}
-
-
 def life_of(status: PipelineStatus, now: float) -> str:
     """In a few words: running, stopped, died, or silent. `now` in seconds since 1970."""
     if status.state == "stopped":
         return "stopped"
     process = status.process
-    if process["boot"] != _boot():
-        return "died: the machine has been started anew since"
-    if process["started"] != _started(process["pid"]):
-        return f"died: process {process['pid']} is gone"
+    if (why := why_gone(process)) is not None:
+        return f"died: {why}"
     silent = now - status.written_at
     if silent > SILENT_SECONDS_MAX:
         return f"silent for {silent:.0f} s: process {process['pid']} is there and says nothing"
     return status.state
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:  # no Linux: the process's number has to do
-        return ""
-
-
-def _started(pid: int) -> str:
-    """When a process was started, in the kernel's own count; empty if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return "" if os.path.isdir("/proc/self") else _lives(pid)
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _lives(pid: int) -> str:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "alive"

@@ -28,7 +28,8 @@ LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-"""For `local[…]`: nothing listens beyond this machine, and a shuffle has no more parts than there are cores."""
+"""For `local[…]` and a cluster on this machine: nothing listens beyond it, and a shuffle has no more parts than there are cores."""
+_HERE: Final = ("local", "spark://127.0.0.1:", "spark://localhost:")
 
 
 def spark_session(
@@ -50,7 +51,7 @@ def spark_session(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
+    chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith(_HERE) else {}), **(settings or {})}
     texts = {key: str(value) for key, value in chosen.items()}
     if SparkContext._active_spark_context is None:
         conf = SparkConf().setAppName(name).setMaster(master).setAll(list(texts.items()))
