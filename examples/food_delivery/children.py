@@ -25,8 +25,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Child:
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Starts it; its output goes to `log`, from the beginning."""
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        directory: Path | None = None,
+    ) -> None:
+        """Starts it, in `directory`; its output goes to `log`, from the beginning."""
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as output:
@@ -36,6 +44,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
+                cwd=directory,
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )

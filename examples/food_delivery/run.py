@@ -76,7 +76,8 @@ class Run:
         say(f"broker on {plan.bootstrap}, data in {place.broker}")
         self._start(
             "pipeline",
-            *("tidelog.cli.main", "pipeline", "run", str(place.specification), "--brokers", plan.bootstrap),
+            *("tidelog.cli.main", "pipeline", "run", place.specification.name, "--brokers", plan.bootstrap),
+            directory=place.directory,
         )
         self._start(
             "generator",
@@ -85,13 +86,14 @@ class Run:
         )
         say(f"generator: {plan.rate:g} orders a second; pipeline: starting Spark, {place.specification}")
 
-    def _start(self, name: str, module: str, *arguments: str) -> Child:
+    def _start(self, name: str, module: str, *arguments: str, directory: Path | None = None) -> Child:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         child = Child(
             name,
             (sys.executable, "-m", module, *arguments),
             self._plan.place.logs / f"{name}.log",
             {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            directory=directory,
         )
         self._children.append(child)
         return child

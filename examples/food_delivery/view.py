@@ -76,6 +76,8 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
     minutes = snapshot.minutes()
     if not minutes:
         yield "no results yet"
+        yield from snapshot.troubles
+        return
     for minute in reversed(minutes[:2]):
         total = snapshot.of_minute(minute)
         best = sorted(
