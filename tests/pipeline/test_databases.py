@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.pipeline.databases import DELETED, StateDatabase, dialect_of, open_state, shown
+from tidelog.pipeline.databases import StateDatabase, dialect_of, open_state, shown
 from tidelog.pipeline.databases_ledger import Batch, FencedError, Kept, is_new
 from tidelog.pipeline.databases_sql import (
     Column,
@@ -25,6 +25,8 @@ from tidelog.pipeline.databases_sql import (
     quoted_table,
     upsert,
 )
+from tidelog.pipeline.databases_sqlite import SqliteState
+from tidelog.pipeline.latest import DELETED
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -69,15 +71,20 @@ def test_a_repeated_batch_changes_nothing(tmp_path: Path) -> None:
     assert content(tmp_path) == {1: "a"}
 
 
-def test_a_batch_that_fails_before_its_commit_leaves_nothing(tmp_path: Path) -> None:
+def test_a_batch_that_fails_before_its_commit_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = state(tmp_path)
     database.apply(batch(0), rows((1, "a")))
+    note = SqliteState._note
 
-    def crash() -> None:
+    def crash(*arguments: Any) -> None:
+        note(*arguments)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        database.apply(batch(1), rows((1, "b"), (2, "c")), before_commit=crash)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SqliteState, "_note", crash)
+        database.apply(batch(1), rows((1, "b"), (2, "c")))
     assert content(tmp_path) == {1: "a"}
     assert database.kept() == Kept("orders", "c1", 0, "", False)
     assert database.apply(batch(1), rows((1, "b"), (2, "c")))

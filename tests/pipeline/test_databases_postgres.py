@@ -6,15 +6,18 @@ import datetime
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
 from tests.pipeline import postgres
-from tidelog.pipeline.databases import DELETED, StateDatabase, open_state
+from tidelog.pipeline.databases import StateDatabase, open_state
 from tidelog.pipeline.databases_ledger import Batch, FencedError, Kept
+from tidelog.pipeline.databases_postgres import PostgresState
 from tidelog.pipeline.databases_sql import DatabaseError
+from tidelog.pipeline.latest import DELETED
 
 pytestmark = pytest.mark.interop
 
@@ -48,7 +51,7 @@ def content(url: str, table: str) -> dict[int, str]:
         return dict(connection.execute(f'SELECT id, name FROM "{table}"').fetchall())  # type: ignore[call-overload]
 
 
-def test_rows_change_and_go_once(url: str) -> None:
+def test_rows_change_and_go_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = state(url, "once")
     assert database.apply(Batch("f", "c1", 0), rows((1, "a"), (2, "b\t\\N\n"), (3, "ü")))
     assert database.apply(Batch("f", "c1", 1), rows((1, "A"), (3, None), (9, None)))
@@ -56,8 +59,15 @@ def test_rows_change_and_go_once(url: str) -> None:
     assert content(url, "once") == {1: "A", 2: "b\t\\N\n"}
     with pytest.raises(FencedError):
         database.apply(Batch("f", "c1", 3), rows((1, "x")))
-    with pytest.raises(ZeroDivisionError):
-        database.apply(Batch("f", "c1", 2), rows((5, "x")), before_commit=lambda: print(1 / 0))
+    note = PostgresState._note
+
+    def crash(*arguments: Any) -> None:
+        note(*arguments)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(PostgresState, "_note", crash)
+        database.apply(Batch("f", "c1", 2), rows((5, "x")))
     assert content(url, "once") == {1: "A", 2: "b\t\\N\n"}
     assert database.kept() == Kept("f", "c1", 1, "", False)
 

@@ -86,9 +86,9 @@ class FromTopics(Options):
     def reads_topic(self, name: str) -> bool:
         return name in self.topics if self.topics else re.fullmatch(self.pattern or "", name) is not None
 
-    def stream(self, context: JobContext, **more: str) -> DataFrame:
-        """The topics as a stream, with all columns of the source and its headers."""
-        chosen = {
+    def source_options(self, context: JobContext, **more: str) -> dict[str, str]:
+        """For a stream of `format("tidelog")`."""
+        return {
             **context.kafka_options(),
             "startingOffsets": self.start,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
@@ -107,4 +107,8 @@ class FromTopics(Options):
             **({"commitGroup": self.group} if self.group else {}),
             **more,
         }
+
+    def stream(self, context: JobContext, **more: str) -> DataFrame:
+        """The topics as a stream, with all columns of the source and its headers."""
+        chosen = self.source_options(context, **more)
         return context.spark.readStream.format("tidelog").options(**chosen).load()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -29,7 +29,6 @@ from tidelog.pipeline.databases_sql import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DELETED: Final = "__deleted"
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 
@@ -78,7 +77,7 @@ class StateDatabase(ABC):
             self._run(connection, create_ledger(self.dialect))
             return self._kept(connection)
 
-    def apply(self, batch: Batch, rows: pa.Table, *, before_commit: Callable[[], None] | None = None) -> bool:
+    def apply(self, batch: Batch, rows: pa.Table) -> bool:
         """False: the batch was there already. All of it is there when this returns, or none."""
         with self._transaction() as connection:
             kept = self._kept(connection)
@@ -96,8 +95,6 @@ class StateDatabase(ABC):
                 self._swap(connection)
                 is_staging = False
             self._note(connection, batch, is_staging)
-            if before_commit is not None:
-                before_commit()
         return True
 
     def _ready(self, connection: Any, table: Table) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.pipeline.databases import DELETED, StateDatabase, shown
+from tidelog.pipeline.databases import StateDatabase, shown
 from tidelog.pipeline.databases_ledger import Batch, Kept
 from tidelog.pipeline.databases_sql import (
     LEDGER,
@@ -22,6 +22,7 @@ from tidelog.pipeline.databases_sql import (
     quoted_table,
     upsert,
 )
+from tidelog.pipeline.latest import DELETED
 
 if TYPE_CHECKING:
     import pyarrow as pa

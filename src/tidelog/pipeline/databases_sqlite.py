@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.pipeline.databases import DELETED, StateDatabase
+from tidelog.pipeline.databases import StateDatabase
 from tidelog.pipeline.databases_ledger import Batch, Kept
 from tidelog.pipeline.databases_sql import (
     LEDGER,
@@ -22,6 +22,7 @@ from tidelog.pipeline.databases_sql import (
     quoted,
     upsert,
 )
+from tidelog.pipeline.latest import DELETED
 
 if TYPE_CHECKING:
     import pyarrow as pa
