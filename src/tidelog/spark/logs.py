@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidelog.client.cluster import ClusterClient, TopicMissingError
@@ -18,9 +19,10 @@ from tidelog.client.errors import ClientError, UnsupportedRequestError, check
 from tidelog.client.groups import Committed, Groups
 from tidelog.client.metadata import ZERO_ID, TopicInfo, TopicPartition
 from tidelog.client.offsets import EARLIEST, LATEST, FoundOffset, end_of_epochs, list_offsets
-from tidelog.spark.loss import LogView
+from tidelog.spark.loss import Cause, LogView, Loss, losses_of
 from tidelog.spark.offsets import NO_EPOCH, Offsets
 from tidelog.spark.options import Assigned, Names, Pattern, SourceOptions
+from tidelog.spark.sizes import bytes_per_offset
 from tidelog.spark.warm import WarmClient, warm_client
 from tidelog.wire.error_codes import ErrorCode
 
@@ -55,11 +57,29 @@ class Logs:
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, FoundOffset]:
         return self._patiently(lambda cluster: self._list(cluster, times_ms))
 
-    def high_watermarks(self, view: LogView) -> dict[TopicPartition, int]:
-        """Ends of the logs as they are for readers of uncommitted data."""
-        wanted = dict.fromkeys(view.latest, LATEST)
+    def losses(self, read: Offsets, view: LogView) -> tuple[LogView, list[Loss]]:
+        """What of a stream's logs is gone. A broker may know too little for a moment (just started, just elected), so it is looked again before that counts."""
+        losses = losses_of(read, self._with_open_transactions(view, read))
+        for _ in range(self._options.retries):
+            if all(loss.cause in (Cause.AGED_OUT, Cause.MADE_ANEW) for loss in losses):
+                break
+            time.sleep(self._options.retry_pause_ms / 1000)
+            self._asked_at = None
+            view = self.look(read)
+            losses = losses_of(read, self._with_open_transactions(view, read))
+        return view, losses
+
+    def _with_open_transactions(self, view: LogView, read: Offsets) -> LogView:
+        """For readers of committed data the end may be before what was read when open transactions were no matter: nothing is lost then."""
+        behind = [tp for tp, offset in read.next.items() if tp in view.latest and offset > view.latest[tp]]
+        if not behind or not self._options.reads_committed:
+            return view
+        wanted = dict.fromkeys(behind, LATEST)
         found = self._patiently(lambda cluster: list_offsets(cluster, wanted, timeout_ms=TRY_MS_MAX))
-        return {tp: each.offset for tp, each in found.items()}
+        return replace(view, latest={**view.latest, **{tp: each.offset for tp, each in found.items()}})
+
+    def bytes_per_offset(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        return self._patiently(lambda cluster: bytes_per_offset(cluster, positions))
 
     async def _look(self, cluster: ClusterClient, read: Offsets | None) -> LogView:
         topics = await self._find_topics(cluster)
@@ -151,11 +171,14 @@ class Logs:
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """How far a stream is, for tools that show lag. Nobody reads it back, so whatever fails is only told."""
-        committed = {tp: Committed(offset, -1, "") for tp, offset in offsets.next.items()}
+        committed = {
+            tp: Committed(offset, offsets.epochs.get(tp, NO_EPOCH), "") for tp, offset in offsets.next.items()
+        }
+        topic_ids = {topic: bytes.fromhex(each) for topic, each in offsets.topic_ids.items()}
         client = self._client
 
         async def commit() -> None:
-            await Groups(client.cluster).commit(group, committed, timeout_ms=TRY_MS_MAX)
+            await Groups(client.cluster).commit(group, committed, topic_ids=topic_ids, timeout_ms=TRY_MS_MAX)
 
         try:
             client.run(commit())

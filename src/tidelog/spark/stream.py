@@ -23,11 +23,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.metadata import TopicPartition
-from tidelog.spark.batch import task_partitions
+from tidelog.spark.batch import task_partitions, warn_of_ignored
 from tidelog.spark.bounds import check_all_there, offsets_of
-from tidelog.spark.limits import Patience, limited_by_offsets
+from tidelog.spark.limits import Patience, limited_by_bytes, limited_by_offsets
 from tidelog.spark.logs import Logs
-from tidelog.spark.loss import DataLossError, LogView, Loss, go_on, losses_of
+from tidelog.spark.loss import DataLossError, LogView, Loss, go_on
 from tidelog.spark.offsets import Offsets
 from tidelog.spark.options import OptionError, SourceOptions
 from tidelog.spark.ranges import OffsetRange
@@ -56,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
+        warn_of_ignored(options)
 
     # -- which offsets ----------------------------------------------------------------------------------------------
 
@@ -75,19 +76,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         read = Offsets.from_json(start)
         self._commit(read)
-        view = self._logs.look(read)
+        view, losses = self._logs.losses(read, self._logs.look(read))
         self._latest = Offsets(view.latest, view.topic_ids, view.epochs)
-        losses = losses_of(read, view)
         if losses and self._options.fail_on_data_loss:
             raise DataLossError(losses)
         for loss in losses:
             logger.warning("going on after a loss (failOnDataLoss is false): %s", loss.explanation)
         begins = self._begins(read, view, losses)
         end = self._end(begins, view, limit)
-        if end == read.next:
-            return start
         changed = {tp: offset for tp, offset in begins.items() if read.next.get(tp) != offset}
-        return Offsets(end, view.topic_ids, view.epochs, changed).to_json()
+        # A checkpoint of another source has no ids: a batch without records brings them there, so that no topic is made anew unnoticed.
+        lacks_ids = any(topic not in read.topic_ids for topic in read.topics & view.topic_ids.keys())
+        if end == read.next and not changed and not lacks_ids:
+            return start
+        epochs = {tp: epoch for tp, epoch in view.epochs.items() if tp in end}
+        return Offsets(end, view.topic_ids, epochs, changed).to_json()
 
     def _begins(self, read: Offsets, view: LogView, losses: list[Loss]) -> dict[TopicPartition, int]:
         """Where the next batch begins: where the last one has ended, unless that is gone; new partitions at their beginning."""
@@ -104,8 +107,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_patient = self._target is None and self._options.offsets_min is not None
         if is_patient and not self._patience.is_over(begins, end, time.monotonic_ns() // 1_000_000):
             return dict(begins)
-        if self._options.offsets_max is not None and not isinstance(limit, ReadAllAvailable):
-            return limited_by_offsets(begins, end, self._options.offsets_max)
+        if isinstance(limit, ReadAllAvailable):
+            return end
+        if self._options.offsets_max is not None:
+            end = limited_by_offsets(begins, end, self._options.offsets_max)
+        if self._options.bytes_max is not None:
+            behind = {tp: begins[tp] for tp, offset in end.items() if offset > begins[tp]}
+            sizes = self._logs.bytes_per_offset(behind) if behind else {}
+            end = limited_by_bytes(begins, end, self._options.bytes_max, sizes)
         return end
 
     def _reachable(self, tp: TopicPartition, view: LogView) -> int:
