@@ -31,10 +31,11 @@ class PushFilters:
     It looks at what the method is made of, and takes the one of its own base class for "not implemented".
     """
 
-    __func__ = DataSourceReader.pushFilters
-
     def __init__(self, narrowing: Narrowing) -> None:
         self._narrowing = narrowing
+        self.__func__ = (
+            DataSourceReader.pushFilters
+        )  # of the object: one of the class would be bound, and another
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._narrowing.take(filters)

@@ -33,9 +33,9 @@ from tidelog.storage import files
 from tidelog.storage.batch_scan import find_valid_batch
 from tidelog.storage.posix_disk import PosixDisk, PosixFile
 
-PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 4 << 20
 PIECE_BYTES_MIN: Final = 256 << 10
-EXPANDED_BYTES: Final = 16 << 20
+EXPANDED_BYTES: Final = 8 << 20
 """About what a piece may become: compressed ones are taken smaller."""
 _TABLE_ROWS: Final = 4096
 
