@@ -16,7 +16,6 @@ from tidelog.spark.logs import Logs
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.ranges import OffsetRange, pack, split
-from tidelog.spark.schema import check_schema
 from tidelog.spark.task import TaskPartition, TaskReader
 
 if TYPE_CHECKING:
@@ -46,14 +45,7 @@ class BatchReader(DataSourceReader):
         self._options = options = SourceOptions.parse(given, is_stream=False)
         self._narrowing = Narrowing()
         warn_of_ignored(options)
-        self._task = TaskReader(
-            servers=options.servers,
-            client=options.client,
-            names=check_schema(schema),
-            fields=schema.fieldNames(),
-            fail_on_data_loss=options.fail_on_data_loss,
-            patience_ms=options.poll_timeout_ms,
-        )
+        self._task = TaskReader.of(options, schema)
 
     @property
     def pushFilters(self) -> PushFilters:

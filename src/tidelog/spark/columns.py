@@ -5,7 +5,7 @@ A column that is the same for all rows (topic, partition) is built once for each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,12 +47,17 @@ class UnreadableRecordError(TidelogError):
 
 
 class ColumnsOfTask:
-    """Builds the batches of one task. `names` are columns of ours; `fields` what the schema calls them."""
+    """Builds the batches of one task. `names` are columns of ours; `fields` what the schema calls them, `required` those that it says are never null."""
 
-    def __init__(self, names: Sequence[str], fields: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], fields: Sequence[str] | None = None, required: Collection[str] = ()
+    ) -> None:
         self._names = tuple(names)
         self.schema = pa.schema(
-            [pa.field(field, ARROW_TYPES[name]) for name, field in zip(names, fields or names, strict=True)]
+            [
+                pa.field(field, ARROW_TYPES[name], nullable=field not in required)
+                for name, field in zip(names, fields or names, strict=True)
+            ]
         )
         self._decoded = tuple(dict.fromkeys(_DECODED[name] for name in names if name in _DECODED)) or (
             "offset",

@@ -32,6 +32,7 @@ TYPES: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
     "headers": _HEADERS,
 }
+_MAY_BE_NULL: Final = frozenset({"key", "value", "headers"})
 
 
 def spark_schema(columns: Iterable[str]) -> StructType:
@@ -48,5 +49,9 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
         if each.dataType != TYPES[name] and each.dataType.simpleString() != TYPES[name].simpleString():
             raise OptionError(
                 f"the schema has column {each.name!r} as {each.dataType.simpleString()}; it is {TYPES[name].simpleString()}: cast it after loading"
+            )
+        if not each.nullable and name in _MAY_BE_NULL:
+            raise OptionError(
+                f"the schema says that column {each.name!r} is never null, and records may lack it"
             )
     return tuple(by_name[each.name.lower()] for each in schema.fields)

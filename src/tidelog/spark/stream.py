@@ -31,7 +31,6 @@ from tidelog.spark.loss import DataLossError, LogView, Loss, go_on
 from tidelog.spark.offsets import Offsets
 from tidelog.spark.options import OptionError, SourceOptions
 from tidelog.spark.ranges import OffsetRange
-from tidelog.spark.schema import check_schema
 from tidelog.spark.task import TaskReader
 
 if TYPE_CHECKING:
@@ -43,14 +42,7 @@ logger = logging.getLogger(__name__)
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options = SourceOptions.parse(given, is_stream=True)
-        self._task = TaskReader(
-            servers=options.servers,
-            client=options.client,
-            names=check_schema(schema),
-            fields=schema.fieldNames(),
-            fail_on_data_loss=options.fail_on_data_loss,
-            patience_ms=options.poll_timeout_ms,
-        )
+        self._task = TaskReader.of(options, schema)
         self._logs = Logs(options)
         self._patience = Patience(options.offsets_min or 0, options.delay_ms_max)
         self._target: Mapping[TopicPartition, int] | None = None

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.spark.fetch import RangesFetch, TaskRange
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.schema import check_schema
 from tidelog.spark.warm import warm_client
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 _is_frozen = False
 
@@ -31,6 +34,18 @@ class TaskPartition(InputPartition):
 class TaskReader:
     """What a task needs to know beside its ranges: small, and pickled with each task."""
 
+    @classmethod
+    def of(cls, options: SourceOptions, schema: StructType) -> TaskReader:
+        return cls(
+            servers=options.servers,
+            client=options.client,
+            names=check_schema(schema),
+            fields=schema.fieldNames(),
+            required=[each.name for each in schema.fields if not each.nullable],
+            fail_on_data_loss=options.fail_on_data_loss,
+            patience_ms=options.poll_timeout_ms,
+        )
+
     def __init__(
         self,
         *,
@@ -38,6 +53,7 @@ class TaskReader:
         client: Mapping[str, Any],
         names: Sequence[str],
         fields: Sequence[str],
+        required: Sequence[str],
         fail_on_data_loss: bool,
         patience_ms: int,
     ) -> None:
@@ -45,6 +61,7 @@ class TaskReader:
         self._client = dict(client)
         self._names = tuple(names)
         self._fields = tuple(fields)
+        self._required = tuple(required)
         self._fail_on_data_loss = fail_on_data_loss
         self._patience_ms = patience_ms
 
@@ -56,7 +73,7 @@ class TaskReader:
         )
 
         client = warm_client(self._servers, self._client)
-        columns = ColumnsOfTask(self._names, self._fields)
+        columns = ColumnsOfTask(self._names, self._fields, self._required)
         fetch = RangesFetch(
             client.cluster,
             client.settings,
