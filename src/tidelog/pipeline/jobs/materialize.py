@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidelog.pipeline import rebuild
+from tidelog.pipeline.arrow_types import arrow_schema, with_schema
 from tidelog.pipeline.changes import KeyFormat, Shape, ValueFormat, changes
 from tidelog.pipeline.context import FromTopics, JobContext
 from tidelog.pipeline.databases import dialect_of, open_state, shown
@@ -173,7 +174,7 @@ def open_target(options: Options) -> State:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     shape = options.shape
-    schema = to_arrow_schema(shape.row_type())
+    schema = to_arrow_schema(shape.row_type(), timezone="UTC")
     if options.database:
         return open_state(options.database, options.database_table or "", schema, shape.key)
     from tidelog.pipeline.tables.delta_merge import DeltaState
@@ -203,9 +204,10 @@ class _Writer:
 
     def __call__(self, records: DataFrame, number: int) -> None:
         where = planned(self._context.checkpoint, number)
-        rows = changes(records, self._options.shape).toArrow()
-        rows = self._without_undecodable(rows)
-        rows = latest_of_partitions(rows, self._options.shape.key)
+        shape = self._options.shape
+        rows = self._without_undecodable(changes(records, shape).toArrow())
+        rows = with_schema(rows, arrow_schema(shape.row_type()))
+        rows = latest_of_partitions(rows, shape.key)
         batch = Batch(
             flow=self._context.name,
             checkpoint=query_id(self._context.spark),
