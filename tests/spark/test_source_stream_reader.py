@@ -51,7 +51,27 @@ def test_a_stream_begins_at_the_end_and_goes_on_where_it_was(servers: str, topic
     send(servers, topic, numbered(8, 9))
     again = query.restarted(startingOffsets="earliest")  # only counts for a new query
     assert values(again.trigger()) == numbered(8, 9)
-    assert values(again.run(1)) == numbered(5, 8)
+    assert values(again.run(2)) == numbered(5, 8)
+
+
+def test_a_first_batch_that_fails_is_the_same_when_it_is_run_again(servers: str, topic: str) -> None:
+    """Spark asks for the initial offsets anew then, and "latest" is another one by that time."""
+    send(servers, topic, numbered(0, 5))
+    query = Query(servers, subscribe=topic)
+    assert query.plan()  # nothing to read yet, and that is kept
+    send(servers, topic, numbered(5, 8))
+    again = query.restarted()
+    again.checkpoint[0] = again.reader.initialOffset()
+    assert again.run(1) == []
+    assert values(again.trigger()) == numbered(5, 8)
+    begun = earliest(servers, subscribe=topic)
+    assert begun.plan()
+    with Admin(servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 2})
+    again = begun.restarted()
+    again.checkpoint[0] = again.reader.initialOffset()
+    with pytest.raises(DataLossError, match="offsets 0 to 2 were deleted"):
+        again.run(1)
 
 
 def test_offsets_look_like_those_of_sparks_own_source(servers: str, topic: str) -> None:

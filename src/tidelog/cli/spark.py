@@ -49,7 +49,7 @@ def import_checkpoint(
     from tidelog.spark.checkpoints import import_jvm_checkpoint
 
     said = import_jvm_checkpoint(old, new)
-    print(f"{new} goes on where {old} stopped" + (f": {said}" if isinstance(said, str) else ""))
+    print(f"{new} goes on where {old} stopped: {said}")
 
 
 @cluster.command()

@@ -29,7 +29,7 @@ from tidelog.spark.limits import Patience, limited_by_bytes, limited_by_offsets
 from tidelog.spark.logs import Logs
 from tidelog.spark.loss import DataLossError, LogView, Loss, go_on
 from tidelog.spark.offsets import Offsets
-from tidelog.spark.options import OptionError, SourceOptions
+from tidelog.spark.options import LATEST, At, AtTime, OptionError, SourceOptions
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.task import TaskReader
 
@@ -48,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
+        self._initial: Offsets | None = None
         warn_of_ignored(options)
 
     # -- which offsets ----------------------------------------------------------------------------------------------
@@ -63,7 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "to begin at its end instead, set failOnDataLoss to false"
                 )
         reachable = {tp: min(offset, view.latest[tp]) for tp, offset in starts.items()}
-        return Offsets(reachable, view.topic_ids, view.epochs).to_json()
+        self._initial = Offsets(reachable, view.topic_ids, view.epochs)
+        return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         read = Offsets.from_json(start)
@@ -76,13 +78,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("going on after a loss (failOnDataLoss is false): %s", loss.explanation)
         begins = self._begins(read, view, losses)
         end = self._end(begins, view, limit)
-        changed = {tp: offset for tp, offset in begins.items() if read.next.get(tp) != offset}
+        is_first = read == self._initial
+        changed = {tp: offset for tp, offset in begins.items() if is_first or read.next.get(tp) != offset}
         # A checkpoint of another source has no ids: a batch without records brings them there, so that no topic is made anew unnoticed.
         lacks_ids = any(topic not in read.topic_ids for topic in read.topics & view.topic_ids.keys())
-        if end == read.next and not changed and not lacks_ids:
+        is_same = end == read.next and begins == read.next and not lacks_ids
+        if is_same and not (is_first and self._begins_at_end):
             return start
         epochs = {tp: epoch for tp, epoch in view.epochs.items() if tp in end}
         return Offsets(end, view.topic_ids, epochs, changed).to_json()
+
+    @property
+    def _begins_at_end(self) -> bool:
+        """Whether the initial offsets are others each time they are asked for. Spark does not keep those of a Python source until the first batch is planned, so
+        it is planned at once, empty if need be: a query that is restarted goes on from when it was first started.
+        """
+        match self._options.start:
+            case At(everywhere, None):
+                return everywhere == LATEST
+            case At(_, each):
+                return each is not None and LATEST in each.values()
+            case AtTime(is_error_if_none=is_error):
+                return not is_error
 
     def _begins(self, read: Offsets, view: LogView, losses: list[Loss]) -> dict[TopicPartition, int]:
         """Where the next batch begins: where the last one has ended, unless that is gone; new partitions at their beginning."""
