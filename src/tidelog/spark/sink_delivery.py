@@ -79,14 +79,13 @@ class AtLeastOnce:
     def write(
         self, options: SinkOptions, columns: SinkColumns, task: Task, batches: Iterable[pa.RecordBatch]
     ) -> TaskResult:
-        from tidelog.records.columnar_encode import ColumnError
         from tidelog.spark.sink_producers import warm_producer
         from tidelog.spark.sink_sending import send
 
         try:
             with warm_producer(options.servers, options.client) as warm:
                 return TaskResult(task, send(warm, columns, batches))
-        except (ClientError, ColumnError, SinkError) as error:
+        except (ClientError, SinkError) as error:
             reasons = "; ".join([str(error), *getattr(error, "__notes__", ())])
             raise SinkError(f"{task} could not write all of its rows: {reasons}") from error
 

@@ -13,8 +13,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client.metadata import TopicPartition
+from tidelog.records.columnar_encode import ColumnError
 from tidelog.spark.sink_columns import SinkColumns, by_topic, chunks
 from tidelog.spark.sink_delivery import Written
+from tidelog.spark.sink_options import SinkError
 from tidelog.spark.sink_producers import WarmProducer
 
 if TYPE_CHECKING:
@@ -71,7 +73,11 @@ class _Sending:
                 # Asked anew by each task: since the last one it may have been created, have grown, or be another one.
                 await self._producer.topics.learn(topic)
                 self._topics.add(topic)
-            self._unanswered.append((topic, await self._producer.send_arrow(topic, rows, **self._named)))
+            try:
+                delivery = await self._producer.send_arrow(topic, rows, **self._named)
+            except ColumnError as error:
+                raise SinkError(f"topic {topic}: {error}") from None
+            self._unanswered.append((topic, delivery))
             while len(self._unanswered) > UNANSWERED_MAX:
                 await self._answer()
 
