@@ -106,9 +106,9 @@ GOOD = {"topics": ["t"], "table": "/x", "schema": "id BIGINT, name STRING, tags 
         ({"key": "nr"}, "key", "no nr; it has id, name"),
         ({"key": "tags"}, "key", "cannot be compared"),
         ({"key": ["id", "name"], "key_format": "text"}, "key_format", "2 columns"),
-        ({"value_format": "raw"}, "value_format", "no schema"),
+        ({"format": "raw"}, "format", "no schema"),
         (
-            {"value_format": "raw", "schema": None, "key": [], "key_format": "json"},
+            {"format": "raw", "schema": None, "key": [], "key_format": "json"},
             "key_format",
             "text or raw",
         ),
@@ -128,7 +128,18 @@ def test_options_that_can() -> None:
     assert list(options.places_written()) == ["/x"]
     raw = read_options(
         Options,
-        {"topics": "t", "value_format": "raw", "database": "postgresql://u:p@h/d", "database_table": "x"},
+        {"topics": "t", "format": "raw", "database": "postgresql://u:p@h/d", "database_table": "x"},
     )
     assert raw.shape.key == ("key",) and raw.shape.key_format == "text"
     assert list(raw.places_written()) == ["postgresql://u:…@h/d#x"]
+
+
+def test_a_database_file_counts_from_the_specification_as_other_paths_do() -> None:
+    from tidelog.pipeline.values import with_paths
+
+    table = {"topics": "t", "format": "raw", "database_table": "x"}
+    moved = {
+        url: with_paths(read_options(Options, {**table, "database": url}), "/base").database
+        for url in ("sqlite:///a.db", "sqlite:////var/a.db", "postgresql://u@h/d")
+    }
+    assert list(moved.values()) == ["sqlite:////base/a.db", "sqlite:////var/a.db", "postgresql://u@h/d"]

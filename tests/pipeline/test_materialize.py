@@ -209,13 +209,13 @@ def test_debezium_and_records_that_cannot_be_understood(
         ({"id": 1}, None),
     ]  # fmt: skip
     poison = [
-        (b'{"id": 5}', b"{broken", "no JSON"),
+        (b'{"id": 5}', b"{broken", "not JSON"),
         (b'{"id": 5}', b'{"id": 5, "city": "flat"}', "no op"),
         (b'{"id": 5}', b'{"op": "t"}', "op t"),
         (b'{"id": 5}', b'{"op": "c"}', "without after"),
         (b'{"id": "x"}', b'{"op": "c", "after": {"id": 5}}', "no id in the key"),
         (None, b'{"op": "c", "after": {"id": 5}}', "no id in the key"),
-        (b'{"id": 5}', b'{"op": "c", "after": {"id": "five"}}', "not of the schema"),
+        (b'{"id": 5}', b'{"op": "c", "after": {"id": "five"}}', 'after.id: "five" is string, not a int'),
     ]
     with Producer(cluster.bootstrap_servers) as producer:
         for key, value in sent:
@@ -223,13 +223,13 @@ def test_debezium_and_records_that_cannot_be_understood(
             producer.send(topic, raw, key=json.dumps(key).encode(), headers=(("h", b"1"),))
     table = {
         "topics": topic,
-        "value_format": "debezium",
+        "format": "debezium",
         "schema": "id INT, city STRING",
         "key": "id",
         "table": str(tmp_path / "table"),
         "position_columns": True,
     }
-    run(context(spark, cluster, tmp_path / "s"), **table)
+    run(context(spark, cluster, tmp_path / "s", "cities"), **table)
     rows = {key: row["city"] for key, row in delta_rows(tmp_path / "table").items()}
     assert rows == {2: "Bodø", 3: "Bern", 4: None}
     assert all(row["_topic"] == topic for row in delta_rows(tmp_path / "table").values())
@@ -237,10 +237,10 @@ def test_debezium_and_records_that_cannot_be_understood(
         for raw_key, raw, _ in poison:
             producer.send(topic, raw, key=raw_key, headers=(("h", b"1"),))
     with pytest.raises(Exception, match=r"offset \d+: .*Mend the producer or the schema"):
-        run(context(spark, cluster, tmp_path / "s"), **table)
-    dead = cluster.create_topic(f"{topic}.dead", 1)
-    counters = run(context(spark, cluster, tmp_path / "s"), **table, undecodable=dead)
-    assert counters["undecodable"] == len(poison)
+        run(context(spark, cluster, tmp_path / "s", "cities"), **table, on_undecodable="fail")
+    counters = run(context(spark, cluster, tmp_path / "s", "cities"), **table)
+    dead = "cities.dlq"
+    assert counters["dead_lettered"] == len(poison)
     with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(dead, 0)])
         letters: list[Any] = []
@@ -263,7 +263,7 @@ def test_raw_values_by_text_keys(spark: Any, cluster: Cluster, topic: str, tmp_p
     run(
         context(spark, cluster, tmp_path / "s"),
         topics=topic,
-        value_format="raw",
+        format="raw",
         database=f"sqlite:///{tmp_path}/state.db",
         database_table="kv",
     )

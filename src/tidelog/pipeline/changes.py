@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidelog.pipeline.ddl import parse_columns
+from tidelog.pipeline.decoding import DATA, PROBLEM, DecoderSettings, Framing
 from tidelog.pipeline.latest import DELETED, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from tidelog.pipeline.undecodable import REASON, RECORD
 
@@ -16,19 +17,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+    from tidelog.pipeline.decoding_json import JsonDecoder
+
 ValueFormat = Literal["json", "debezium", "raw"]
 KeyFormat = Literal["json", "text", "raw", "value"]
 
 
-_CORRUPT: Final = "__corrupt"
-_PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+_PERMISSIVE: Final = {"mode": "PERMISSIVE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """How records are read, and what the rows look like."""
 
-    value_format: ValueFormat
+    format: ValueFormat
+    framing: Framing = "none"
     key_format: KeyFormat
     key: tuple[str, ...]
     schema: str | None = None
@@ -60,11 +63,33 @@ class Shape:
 POSITION_DDL: Final = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP"
 
 
-def changes(records: DataFrame, shape: Shape) -> DataFrame:
+def value_decoder(shape: Shape, *, flow: str, state: str) -> JsonDecoder | None:
+    """None: values are taken as they are."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from tidelog.pipeline.decoding_json import JsonDecoder
+
+    if shape.format == "raw":
+        return None
+    decoder = JsonDecoder(
+        DecoderSettings(flow=flow, format="json", framing=shape.framing, schema_changes="ignore", state=state)
+    )
+    row = shape.columns()
+    if shape.format == "json":
+        decoder.schema = row
+    else:  # the envelope by itself, or with its schema around it
+        envelope = StructType(
+            [StructField("op", StringType()), StructField("before", row), StructField("after", row)]
+        )
+        decoder.schema = StructType([*envelope.fields, StructField("payload", envelope)])
+    return decoder
+
+
+def changes(records: DataFrame, shape: Shape, decoder: JsonDecoder | None) -> DataFrame:
     """For each key and partition the latest change; and every record that was not understood."""
     from pyspark.sql import functions as F
 
-    rows = _decoded(records, shape)
+    rows = _decoded(records, shape, decoder)
     names = [each.name for each in shape.row_type()]
     others = [name for name in names if name not in shape.key]
     apart = F.when(F.col(REASON).isNotNull(), F.col(OFFSET)).alias("__apart")
@@ -84,16 +109,17 @@ def changes(records: DataFrame, shape: Shape) -> DataFrame:
     )  # fmt: skip
 
 
-def _decoded(records: DataFrame, shape: Shape) -> DataFrame:
+def _decoded(records: DataFrame, shape: Shape, decoder: JsonDecoder | None) -> DataFrame:
     from pyspark.sql import functions as F
 
-    match shape.value_format:
+    parsed = records if decoder is None else decoder.decode(records)
+    match shape.format:
         case "raw":
-            read, body, deleted, reason = records, None, F.col("value").isNull(), F.lit(None).cast("string")
+            read, body, deleted, reason = parsed, None, F.col("value").isNull(), F.lit(None).cast("string")
         case "json":
-            read, body, deleted, reason = _json(records, shape)
+            read, body, deleted, reason = parsed, F.col(DATA), F.col("value").isNull(), F.col(PROBLEM)
         case "debezium":
-            read, body, deleted, reason = _debezium(records, shape)
+            read, body, deleted, reason = _debezium(parsed)
     read, keys, key_reason = _keys(read, shape, body)
     reason = F.coalesce(reason, key_reason)
     columns = []
@@ -126,44 +152,18 @@ Parts = tuple["DataFrame", "Column", "Column", "Column"]
 """Records with what was parsed, the row in it, whether it is a deletion, and why it was not understood."""
 
 
-def _json(records: DataFrame, shape: Shape) -> Parts:
+def _debezium(parsed: DataFrame) -> Parts:
     from pyspark.sql import functions as F
 
-    text = F.col("value").cast("string")
-    read = records.withColumn("__body", F.from_json(text, _with_corrupt(shape.columns()), _PERMISSIVE))
-    body = F.col("__body")
-    reason = F.when(F.col("value").isNull(), None).when(
-        body.isNull() | body[_CORRUPT].isNotNull() | ~F.is_valid_utf8(text),
-        F.lit("the value is no JSON object of the schema"),
-    )
-    return read, body, F.col("value").isNull(), reason
-
-
-def _debezium(records: DataFrame, shape: Shape) -> Parts:
-    """The envelope by itself, or with its schema around it."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    row = shape.columns()
-    envelope = StructType(
-        [StructField("op", StringType()), StructField("before", row), StructField("after", row)]
-    )
-    whole = StructType([*envelope.fields, StructField("payload", envelope)])
-    text = F.col("value").cast("string")
-    read = records.withColumn("__whole", F.from_json(text, _with_corrupt(whole), _PERMISSIVE))
-    read = read.withColumn(
-        "__envelope",
-        F.coalesce(F.col("__whole.payload"), F.struct(*(F.col(f"__whole.{name}") for name in ("op", "before", "after")))),
-    )  # fmt: skip
+    names = ("op", "before", "after")
+    plain = F.struct(*(F.col(f"{DATA}.{name}") for name in names))
+    read = parsed.withColumn("__envelope", F.coalesce(F.col(f"{DATA}.payload"), plain))
     op = F.col("__envelope.op")
     is_deletion = F.col("value").isNull() | (op == "d")
     body = F.when(op == "d", F.col("__envelope.before")).otherwise(F.col("__envelope.after"))
     reason = (
         F.when(F.col("value").isNull(), None)
-        .when(
-            F.col("__whole").isNull() | F.col(f"__whole.{_CORRUPT}").isNotNull() | ~F.is_valid_utf8(text),
-            F.lit("the value is no JSON object, or its rows are not of the schema"),
-        )
+        .when(F.col(PROBLEM).isNotNull(), F.col(PROBLEM))
         .when(op.isNull(), F.lit("the value is no Debezium envelope: it has no op"))
         .when(~op.isin("c", "u", "r", "d"), F.concat(F.lit("there is no way to apply op "), op))
         .when(
@@ -226,12 +226,6 @@ def _json_keys(
         )
         found = {only: F.when(text.startswith("{"), found[only]).otherwise(F.col("__alone.v"))}
     return read, found
-
-
-def _with_corrupt(columns: StructType) -> StructType:
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    return StructType([*columns.fields, StructField(_CORRUPT, StringType())])
 
 
 def _is_nested(kind: DataType) -> bool:

@@ -1,73 +1,68 @@
-"""Records of a batch that were not understood: told to a person, or sent to a topic of dead letters with their bytes, place and reason.
-
-They arrive as rows of `changes`. The letters go out before the batch is committed, so none is lost; a batch that is run again sends its letters again.
-"""
+"""Records of a batch that were not understood and are on the driver already: told to a person, or handed to the dead letters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.client.dead_letters import Origin, dead_letter_headers
 from tidelog.errors import TidelogError
 from tidelog.pipeline.latest import OFFSET, PARTITION, TIMESTAMP, TOPIC
 
 if TYPE_CHECKING:
     from tidelog.pipeline.context import JobContext
+    from tidelog.pipeline.dead_letters import DeadLetters
 
 REASON: Final = "__reason"
+"""Why; null: it was understood; empty: the decoder can explain."""
 RECORD: Final = "__record"
 """Key, value and headers."""
-_SHOWN_BYTES_MAX: Final = 100
 _SHOWN_MAX: Final = 3
-_LETTER: Final = "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+_MARKED: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, tidelog_problem STRING"
+)
+Row = Mapping[str, Any]
+Explain = Callable[[bytes | None, str], str]
 
 
 class UndecodableError(TidelogError):
     """Records that cannot be understood stop the flow."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[Row], explain: Explain) -> None:
         first = sorted(rows, key=lambda row: (row[TOPIC], row[PARTITION], row[OFFSET]))[:_SHOWN_MAX]
         more = f", and {len(rows) - len(first)} more in this batch" if len(rows) > len(first) else ""
+        told = (
+            f"{row[TOPIC]}-{row[PARTITION]} at offset {row[OFFSET]}: {explain(row[RECORD]['value'], row[REASON])}"
+            for row in first
+        )
         super().__init__(
-            f"{'; '.join(map(_told, first))}{more}. Mend the producer or the schema; or set undecodable to the name of a topic that such records are sent to"
+            f'{"; ".join(told)}{more}. Mend the producer or the schema; or have such records sent to a topic with on_undecodable = "dead-letter"'
         )
 
 
-def _told(row: Mapping[str, Any]) -> str:
-    value = row[RECORD]["value"]
-    shown = "no value" if value is None else repr(bytes(value[:_SHOWN_BYTES_MAX]))[1:]
-    return f"{row[TOPIC]}-{row[PARTITION]} offset {row[OFFSET]}: {row[REASON]} ({shown}{'…' if value and len(value) > _SHOWN_BYTES_MAX else ''})"
-
-
-def send_dead_letters(context: JobContext, topic: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def send(
+    context: JobContext,
+    letters: DeadLetters,
+    rows: Sequence[Row],
+    explain: Explain,
+    *,
+    query: str,
+    batch: int,
+) -> None:
+    """Before the batch is committed, so that no crash loses one."""
     from tidelog.pipeline.ddl import parse_columns
 
-    letters = [_letter(row, context.name) for row in rows]
-    (
-        context.spark.createDataFrame(letters, parse_columns(_LETTER))
-        .coalesce(1)
-        .write.format("tidelog")
-        .options(**context.kafka_options())
-        .option("topic", topic)
-        .mode("append")
-        .save()
-    )
+    marked = context.spark.createDataFrame([_marked(row, explain) for row in rows], parse_columns(_MARKED))
+    letters.send(marked.coalesce(1), as_said, query=query, batch=batch)
 
 
-def _letter(
-    row: Mapping[str, Any], flow: str
-) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+def as_said(value: bytes | None, said: str) -> str:
+    return said
+
+
+def _marked(row: Row, explain: Explain) -> tuple[Any, ...]:
     record = row[RECORD]
-    headers = tuple((each["key"], each["value"]) for each in record.get("headers") or ())
-    time = row[TIMESTAMP]
-    origin = Origin(
-        row[TOPIC],
-        row[PARTITION],
-        row[OFFSET],
-        int(time.timestamp() * 1000) if time is not None else -1,
-        row[REASON],
-        1,
-        flow,
-    )
-    return record["key"], record["value"], list(dead_letter_headers(headers, origin))
+    headers = [(each["key"], each["value"]) for each in record.get("headers") or ()]
+    reason = explain(record["value"], row[REASON])
+    place = (row[TOPIC], row[PARTITION], row[OFFSET], row[TIMESTAMP])
+    return (record["key"], record["value"], *place, headers, reason)

@@ -17,6 +17,8 @@ AVAILABLE_NOW: Final = "available now"
 _INTERVAL: Final = re.compile(r"\d+ (?:millisecond|second|minute|hour|day)s?")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_SQLITE: Final = "sqlite:///"
+"""The one URL with a path in it that may be relative."""
 
 T = TypeVar("T", bound=Options)
 OnFailure = Literal["continue", "stop", "restart"]
@@ -141,8 +143,12 @@ def with_paths(options: T, base: str) -> T:
     hints = typing.get_type_hints(type(options), include_extras=True)
     for each in fields(options):
         value = getattr(options, each.name)
-        if isinstance(value, str) and _is_path(hints[each.name]) and not _URL.match(value):
-            changed[each.name] = os.path.normpath(os.path.join(base, os.path.expanduser(value)))
+        if not isinstance(value, str) or not _is_path(hints[each.name]):
+            continue
+        prefix = _SQLITE if value.startswith(_SQLITE) else ""
+        path = value.removeprefix(prefix)
+        if not _URL.match(path):
+            changed[each.name] = prefix + os.path.normpath(os.path.join(base, os.path.expanduser(path)))
     return replace(options, **changed) if changed else options
 
 

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from tidelog.pipeline import rebuild
 from tidelog.pipeline.arrow_types import arrow_schema, with_schema
-from tidelog.pipeline.changes import KeyFormat, Shape, ValueFormat, changes
+from tidelog.pipeline.changes import KeyFormat, Shape, ValueFormat, changes, value_decoder
 from tidelog.pipeline.context import FromTopics, JobContext
 from tidelog.pipeline.databases import dialect_of, open_state, shown
 from tidelog.pipeline.databases_ledger import Batch
 from tidelog.pipeline.databases_sql import DatabaseError, quoted_table
 from tidelog.pipeline.ddl import DdlError, parse_columns
+from tidelog.pipeline.decoding import Framing
 from tidelog.pipeline.latest import DELETED, latest_of_partitions
 from tidelog.pipeline.microbatches import planned, query_id
-from tidelog.pipeline.options import Problem
-from tidelog.pipeline.undecodable import REASON, UndecodableError, send_dead_letters
+from tidelog.pipeline.options import OptionsError, PathText, Problem
+from tidelog.pipeline.undecodable import REASON, UndecodableError, as_said, send
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tidelog.pipeline.dead_letters import DeadLetters
 
 OFFSETS_PER_BATCH: Final = 100_000
 BYTES_PER_BATCH: Final = 128 << 20
@@ -35,12 +38,15 @@ BYTES_PER_BATCH: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(FromTopics):
-    table: str | None = None
+    table: PathText | None = None
     """Path of a Delta table."""
-    database: str | None = None
+    database: PathText | None = None
     """`sqlite:///orders.db` or `postgresql://user@host/name`."""
     database_table: str | None = None
-    value_format: ValueFormat = "json"
+    format: ValueFormat = "json"
+    """Of the values: json; debezium, an envelope of a change, by itself or with its schema around it; or raw, columns key and value as they are."""
+    framing: Framing = "none"
+    """registry: values begin with a zero byte and the four-byte number of their schema."""
     schema: str | None = None
     """Columns of the values, as in SQL: `id BIGINT, status STRING, items ARRAY<STRING>`."""
     key: tuple[str, ...] = ()
@@ -49,8 +55,9 @@ class Options(FromTopics):
     """Where the key's columns are: in the record's key as a JSON object (or a JSON value, for a single column), as text, as bytes; or in the value. Else: json, for raw values text."""
     position_columns: bool = False
     """Rows say which record they are from: _topic, _partition, _offset, _timestamp."""
-    undecodable: str = "fail"
-    """What becomes of a record that cannot be understood: fail stops the flow, any other word is the topic that it is sent to."""
+    on_undecodable: Literal["dead-letter", "fail"] = "dead-letter"
+    dead_letter_topic: str | None = None
+    """The flow's name with `.dlq` behind it, unless said otherwise. Made if there is none."""
     rebuild: bool = False
     """Build the table anew from the first offset; the old rows are replaced, all at once, when the new ones have caught up."""
     take_over: bool = False
@@ -60,9 +67,10 @@ class Options(FromTopics):
 
     @property
     def shape(self) -> Shape:
-        is_raw = self.value_format == "raw"
+        is_raw = self.format == "raw"
         return Shape(
-            value_format=self.value_format,
+            format=self.format,
+            framing=self.framing,
             key_format=self.key_format or ("text" if is_raw else "json"),
             key=("key",) if is_raw else self.key,
             schema=None if is_raw else self.schema,
@@ -80,7 +88,7 @@ class Options(FromTopics):
             yield Problem("database_table", "is the name of a table in a database, and there is no database")
         if self.max_offsets_per_batch is None:
             yield Problem("max_offsets_per_batch", "a batch's rows are in memory, so it needs a limit")
-        yield from self._check_raw() if self.value_format == "raw" else self._check_columns()
+        yield from self._check_raw() if self.format == "raw" else self._check_columns()
 
     def _check_database(self) -> Iterator[Problem]:
         try:
@@ -99,7 +107,7 @@ class Options(FromTopics):
     def _check_raw(self) -> Iterator[Problem]:
         if self.schema or self.key:
             yield Problem(
-                "value_format",
+                "format",
                 "raw records have the columns key and value, so no schema and no key are given",
             )
         if self.key_format not in (None, "text", "raw"):
@@ -107,7 +115,7 @@ class Options(FromTopics):
 
     def _check_columns(self) -> Iterator[Problem]:
         if not self.schema:
-            yield Problem("schema", f"{self.value_format} values need one, as in id BIGINT, status STRING")
+            yield Problem("schema", f"{self.format} values need one, as in id BIGINT, status STRING")
             return
         try:
             columns = {each.name: each.dataType for each in parse_columns(self.schema)}
@@ -135,7 +143,7 @@ class Options(FromTopics):
             )
 
     def topics_written(self) -> Iterable[str]:
-        return () if self.undecodable == "fail" else (self.undecodable,)
+        return () if self.dead_letter_topic is None else (self.dead_letter_topic,)
 
     def places_written(self) -> Iterable[str]:
         if self.table:
@@ -201,13 +209,13 @@ class _Writer:
         self._options = options
         self._state = state
         self._plan = plan
+        self._shape = options.shape
+        self._schema = arrow_schema(self._shape.row_type())
+        self._decoder = value_decoder(self._shape, flow=context.name, state=context.state)
+        self._letters = _dead_letters(context, options)
 
     def __call__(self, records: DataFrame, number: int) -> None:
         where = planned(self._context.checkpoint, number)
-        shape = self._options.shape
-        rows = self._without_undecodable(changes(records, shape).toArrow())
-        rows = with_schema(rows, arrow_schema(shape.row_type()))
-        rows = latest_of_partitions(rows, shape.key)
         batch = Batch(
             flow=self._context.name,
             checkpoint=query_id(self._context.spark),
@@ -217,6 +225,9 @@ class _Writer:
             is_caught_up=self._plan is None or self._plan.is_reached(where),
             takes_over=self._options.take_over,
         )
+        found = changes(records, self._shape, self._decoder).toArrow()
+        understood = with_schema(self._understood(found, batch), self._schema)
+        rows = latest_of_partitions(understood, self._shape.key)
         if self._state.apply(batch, rows):
             gone = rows[DELETED].to_pylist().count(True)
             self._context.counters.add("rows written", rows.num_rows - gone)
@@ -225,15 +236,29 @@ class _Writer:
             rebuild.is_done(self._context.state)
             self._plan = None
 
-    def _without_undecodable(self, rows: pa.Table) -> pa.Table:
+    def _understood(self, rows: pa.Table, batch: Batch) -> pa.Table:
         import pyarrow.compute as pc
 
         is_bad = pc.is_valid(rows[REASON])
         bad: list[dict[str, Any]] = rows.filter(is_bad).to_pylist()
         if not bad:
             return rows
-        self._context.counters.add("undecodable", len(bad))
-        if self._options.undecodable == "fail":
-            raise UndecodableError(bad)
-        send_dead_letters(self._context, self._options.undecodable, bad)
+        explain = self._decoder.explain if self._decoder is not None else as_said
+        if self._letters is None:
+            raise UndecodableError(bad, explain)
+        send(self._context, self._letters, bad, explain, query=batch.checkpoint, batch=batch.number)
+        self._context.counters.add("dead_lettered", len(bad))
         return rows.filter(pc.invert(is_bad))
+
+
+def _dead_letters(context: JobContext, options: Options) -> DeadLetters | None:
+    if options.on_undecodable == "fail":
+        return None
+    from tidelog.pipeline.dead_letters import DeadLetters
+
+    topic = options.dead_letter_topic or f"{context.name}.dlq"
+    if options.reads_topic(topic):
+        raise OptionsError([Problem("dead_letter_topic", f"the flow reads {topic}, too: name another one")])
+    letters = DeadLetters(context, topic)
+    letters.create_topic()
+    return letters
