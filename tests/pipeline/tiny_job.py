@@ -46,7 +46,9 @@ def start(context: JobContext, options: Options) -> Any:
 
     def write(frame: Any, batch: int) -> None:
         chosen = col("value").cast("string")
-        values = frame.select(udf(refused)(chosen) if options.where == "task" else chosen)
+        values = frame.select(
+            udf(lambda value: refused(value), "string")(chosen) if options.where == "task" else chosen
+        )
         time.sleep(options.pause_ms / 1000)
         with open(options.file, "a") as file:
             for (value,) in values.collect():

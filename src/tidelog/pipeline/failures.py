@@ -32,6 +32,10 @@ _ADVICE: Final = (
         "Spark itself has ended; its own account is in spark.log and spark-stderr.log of the state directory",
     ),
     (
+        r"Python worker failed to connect back",
+        "the machine was too busy to start a Python process within Spark's ten seconds",
+    ),
+    (
         r"Python worker exited unexpectedly|EOFException",
         "a Python worker died, which the system does when memory runs out (dmesg tells)",
     ),

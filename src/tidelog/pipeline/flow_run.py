@@ -5,9 +5,10 @@ Knows its job by two functions (`jobs/__init__.py`) and Spark's queries by what 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,11 @@ PAUSE_SECONDS_MIN: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
 FORGIVEN_SECONDS: Final = 3600.0
 """A flow that ran so long has earned its restarts back."""
+FULL_BYTES: Final = 16 * 1024
+"""A disk with less left than a batch's own files take is full."""
+SLOW_STARTS_MAX: Final = 5
+_SLOW_START: Final = "Python worker failed to connect back"
+"""Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. Nothing was read yet, so any flow may try again."""
 
 
 class FlowRun:
@@ -45,11 +51,12 @@ class FlowRun:
         self._restarts_max = restarts_max
         self._told = told
         self._thread: threading.Thread | None = None
+        self._has_an_end = False
         self._failure: BaseException | None = None
         self._queries: tuple[StreamingQuery, ...] = ()
         self._trackers: tuple[QueryTracker, ...] = ()
         self._result: Mapping[str, Any] | None = None
-        self._state = "starting"
+        self._state = "queued"
         self._error: str | None = None
         self._restarts = 0
         self._failures_in_a_row = 0
@@ -62,6 +69,14 @@ class FlowRun:
     @property
     def state(self) -> str:
         return self._state
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether it is at work on beginning, which takes more of a machine than most of what follows."""
+        return self._state == "starting" or (
+            self._state == "running"
+            and any(query.status["message"].startswith("Initializing") for query in self._queries)
+        )
 
     @property
     def is_over(self) -> bool:
@@ -96,10 +111,13 @@ class FlowRun:
         if self._state == "waiting" and now >= self._start_again_at:
             self._restarts += 1
             self.start()
-        elif self._state == "starting" and self._thread is not None and not self._thread.is_alive():
-            self._started(now)
-        elif self._state == "running":
+        elif self._state == "running" and self._queries:
             self._watch(now)
+        elif self._state in ("starting", "running") and self._thread is not None:
+            if not self._thread.is_alive():
+                self._started(now)
+            elif self._has_an_end:
+                self._become("running")
 
     # ---- stopping
 
@@ -109,7 +127,8 @@ class FlowRun:
 
     def is_between_batches(self, now: float) -> bool:
         """Whether stopping would interrupt nothing that was begun before `finish_batches`."""
-        self.poll(now)
+        if self._state in ("starting", "running"):
+            self.poll(now)
         if self._state != "running" or not self._queries:
             return True
         return all(
@@ -127,7 +146,7 @@ class FlowRun:
     def is_stopped(self) -> bool:
         if self._stopping is not None and not self._stopping.is_alive():
             self._stopping = None
-            self._become("stopped")
+            self._become("stopped" if self._result is None else "finished")
         return self.is_over
 
     def abandon(self, why: str) -> None:
@@ -166,6 +185,7 @@ class FlowRun:
                 queries: Sequence[StreamingQuery] = begun if isinstance(begun, (list, tuple)) else (begun,)
                 self._queries = tuple(queries)
             else:
+                self._has_an_end = True
                 spark.setJobGroup(self._group, self._group, interruptOnCancel=True)
                 self._result = module.run(self._context, self.flow.options)
         except Exception as failure:  # noqa: BLE001 - whatever a job raises is told to the person who runs it
@@ -207,19 +227,36 @@ class FlowRun:
             self._become("finished")
 
     def _failed(self, failure: BaseException, now: float) -> None:
-        self._error = self._told(reason(failure))
+        self._error = self._told("; ".join([reason(failure), *self._full_disks()]))
         self._failures_in_a_row += 1
-        if self._on_failure == "restart" and self._failures_in_a_row <= self._restarts_max:
+        allowed = self._restarts_max if self._on_failure == "restart" else 0
+        if _SLOW_START in str(failure):
+            allowed = max(allowed, SLOW_STARTS_MAX)
+        if self._failures_in_a_row <= allowed:
             pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (self._failures_in_a_row - 1))
             self._start_again_at = now + pause
             self._become("waiting")
         else:
             self._become("failed")
 
+    def _full_disks(self) -> Iterator[str]:
+        """Java says that a disk is full and seldom which."""
+        for place in (self._context.state, *self.flow.options.places_written()):
+            if os.path.isabs(place) and is_full(place):
+                yield f"no room is left on the disk of {place}"
+
     def _become(self, state: str) -> None:
         if state != self._state:
             self._state = state
             self._changed_at = time.time()
+
+
+def is_full(place: str) -> bool:
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    disk = os.statvfs(place)
+    no_inodes = disk.f_files > 0 and disk.f_favail == 0
+    return no_inodes or disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
 def context_of(shared: JobContext, flow: Flow, state: str, trigger: Mapping[str, Any]) -> JobContext:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -81,10 +82,9 @@ def run(
     with StateDirectory(pipeline.state) as directory:
         directory.claim(pipeline)
         runner = _Runner(pipeline, on_status, stop)
-        runner.tell("starting")
-        spark = _session(pipeline)
         with _signals(stop):
-            return runner.run(spark)
+            spark = runner.start_spark()
+            return runner.run(spark) if spark is not None else runner.tell("stopped")
 
 
 class _Runner:
@@ -98,6 +98,35 @@ class _Runner:
         self._started_at = time.time()
         self._process = this_process()
         self._write_failure: str | None = None
+        self._owns_spark = True
+
+    def start_spark(self) -> SparkSession | None:
+        """In a thread, for two reasons: in the main one PySpark takes Ctrl-C over, and a cluster may be long in answering. None if nobody wants it any more."""
+        from pyspark import SparkContext
+
+        self._owns_spark = (
+            SparkContext._active_spark_context is None
+        )  # else it is the caller's: used, and left
+        started: Future[SparkSession] = Future()
+
+        def start() -> None:
+            try:
+                session = _session(self._pipeline)
+                if self._owns_spark:
+                    _deaf_to_sigterm(session)
+                started.set_result(session)
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+                started.set_exception(error)
+
+        threading.Thread(target=start, name="spark-start", daemon=True).start()
+        while not self._stop.is_set():
+            self.tell("starting")
+            try:
+                return started.result(POLL_SECONDS)
+            except TimeoutError:
+                if started.done():  # it is the failure itself
+                    raise
+        return None
 
     def run(self, spark: SparkSession) -> PipelineStatus:
         from py4j.protocol import Py4JError
@@ -117,18 +146,24 @@ class _Runner:
 
     def _run(self, spark: SparkSession) -> PipelineStatus:
         self._flows = [self._flow_run(spark, number) for number in range(len(self._pipeline.flows))]
-        for flow in self._flows:
-            flow.start()
         while not self._is_over():
             if _java_is_gone(spark):
                 raise ConnectionError("Java has ended")
             for flow in self._flows:
                 flow.poll(time.monotonic())
+            self._start_next()
             self.tell("running")
             self._stop.wait(POLL_SECONDS)
         self._stop_flows(spark)
-        spark.stop()
+        if self._owns_spark:
+            spark.stop()
         return self.tell("stopped")
+
+    def _start_next(self) -> None:
+        """A few at a time: each start makes processes, and Spark gives them only seconds to come up."""
+        room = max(1, os.cpu_count() or 1) - sum(flow.is_initializing for flow in self._flows)
+        for flow in [flow for flow in self._flows if flow.state == "queued"][: max(0, room)]:
+            flow.start()
 
     def _is_over(self) -> bool:
         if self._stop.is_set():
@@ -158,7 +193,8 @@ class _Runner:
         self._wait(
             GRACE_SECONDS, lambda: all(flow.is_between_batches(time.monotonic()) for flow in self._flows)
         )
-        spark.sparkContext.setLogLevel("OFF")
+        if self._owns_spark:
+            spark.sparkContext.setLogLevel("OFF")
         for flow in self._flows:
             flow.begin_stop()
         self._wait(STOP_SECONDS_MAX, lambda: not [flow for flow in self._flows if not flow.is_stopped()])
@@ -219,7 +255,6 @@ def _session(pipeline: Pipeline) -> SparkSession:
             if isinstance(error, (TidelogError, OSError)):
                 raise
             raise SparkStartError(f"Spark did not start: {reason(error)}{_tail(stderr_path)}") from None
-    _deaf_to_sigterm(session)
     return session
 
 

@@ -31,7 +31,7 @@ class FlowStatus:
     name: str
     job: str
     state: str
-    """starting, running, waiting (to be started again), finished, failed, stopped"""
+    """queued (until others have started), starting, running, waiting (to be started again), finished, failed, stopped"""
     queries: tuple[QueryProgress, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     restarts: int = 0

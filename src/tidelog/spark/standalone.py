@@ -162,6 +162,7 @@ def _start(name: str, java_class: str, arguments: Sequence[str], log: Path) -> M
         "SPARK_HOME": home,
         "SPARK_LOCAL_IP": HOST,  # or the pages for browsers listen on all addresses
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true",
         "PYSPARK_PYTHON": sys.executable,
     }
