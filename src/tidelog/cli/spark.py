@@ -38,18 +38,18 @@ def import_checkpoint(
     new: Annotated[
         str,
         typer.Argument(
-            metavar="NEW", help='Where the checkpoint for format("tidelog") goes; must not exist.'
+            metavar="NEW",
+            help='Where the checkpoint for format("tidelog") goes: must not exist, or be OLD itself.',
         ),
     ],
 ) -> None:
     """Carry a checkpoint of Spark's JVM Kafka connector over, so that format("tidelog") goes on where that one stopped.
 
-    The old checkpoint is read and left as it is.
+    OLD is read and left as it is, unless NEW is the same directory. The query must not run meanwhile.
     """
     from tidelog.spark.checkpoints import import_jvm_checkpoint
 
-    said = import_jvm_checkpoint(old, new)
-    print(f"{new} goes on where {old} stopped: {said}")
+    print(f"{new} goes on where {old} stopped: {import_jvm_checkpoint(old, new)}")
 
 
 @cluster.command()

@@ -110,4 +110,9 @@ def _checkpoint(pipeline: Pipeline, flow: str) -> str:
     if flow not in [each.name for each in pipeline.flows]:
         there_are = ", ".join(each.name for each in pipeline.flows)
         raise CheckpointError(f"there is no flow {flow}; there are {there_are}")
-    return os.path.join(pipeline.state_of(flow), "checkpoint")
+    directory = pipeline.checkpoints_of(flow)
+    if "://" in directory:
+        raise CheckpointError(
+            f"the checkpoint is at {directory}, and only those in directories can be exported and imported"
+        )
+    return os.path.join(directory, "checkpoint")

@@ -63,7 +63,7 @@ def _same_places(flows: Sequence[Flow]) -> Iterator[tuple[int, Problem]]:
 
 def _loops(flows: Sequence[Flow]) -> Iterator[tuple[int, Problem]]:
     for number, flow in enumerate(flows):
-        for topic in flow.options.topics_written():
+        for topic in _topics_written(flow):
             if flow.options.reads_topic(topic):
                 yield (
                     number,
@@ -72,6 +72,12 @@ def _loops(flows: Sequence[Flow]) -> Iterator[tuple[int, Problem]]:
                         f"the flow reads {topic}, too: it would read what it has written, for ever",
                     ),
                 )
+
+
+def _topics_written(flow: Flow) -> Iterator[str]:
+    yield from flow.options.topics_written()
+    if getattr(flow.options, "on_undecodable", None) == "dead-letter":
+        yield getattr(flow.options, "dead_letter_topic", None) or f"{flow.name}.dlq"
 
 
 def _within_state(flows: Sequence[Flow], state: str) -> Iterator[tuple[int, Problem]]:

@@ -39,6 +39,8 @@ class JobContext:
     brokers: str
     state: str
     """A directory of this flow's own, for its checkpoint and whatever else must outlive the process."""
+    checkpoints: str = ""
+    """A directory for the checkpoint alone, where it is elsewhere: executors on other machines must reach it."""
     trigger: Mapping[str, Any] = field(default_factory=lambda: {"processingTime": "1 second"})
     """Arguments of `DataStreamWriter.trigger`."""
     client: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +49,7 @@ class JobContext:
 
     @property
     def checkpoint(self) -> str:
-        return os.path.join(self.state, "checkpoint")
+        return os.path.join(self.checkpoints or self.state, "checkpoint")
 
     def kafka_options(self) -> dict[str, str]:
         """For `format("tidelog")`, reading and writing."""
@@ -62,12 +64,17 @@ class FromTopics(Options):
     """Options of jobs that read topics."""
 
     topics: tuple[str, ...] = ()
+    """What is read. Either this or `pattern`."""
     pattern: str | None = None
+    """A regular expression for whole names of topics. Topics and partitions that come later are read from their beginning."""
     start: str = "earliest"
     """earliest, latest, or offsets as `{"orders": {"0": 23}}`; counts only where there is no checkpoint."""
     max_offsets_per_batch: int | None = None
+    """A batch reads no more records than about this, over all partitions."""
     max_bytes_per_batch: int | None = None
+    """A batch reads no more bytes than about this."""
     fail_on_data_loss: bool = True
+    """Fail, with the reason, when records are gone before they were read (retention, a topic made anew, a log cut short). false: say so in Spark's log and go on."""
     group: str | None = None
     """A group under whose name the flow says how far it is, for tools that show lag."""
 

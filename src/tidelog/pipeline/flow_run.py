@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.pipeline.context import Counters, JobContext
+from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.failures import reason
 from tidelog.pipeline.progress import QueryTracker
 from tidelog.pipeline.status import FlowStatus
@@ -257,8 +256,3 @@ def is_full(place: str) -> bool:
     disk = os.statvfs(place)
     no_inodes = disk.f_files > 0 and disk.f_favail == 0
     return no_inodes or disk.f_bavail * disk.f_frsize < FULL_BYTES
-
-
-def context_of(shared: JobContext, flow: Flow, state: str, trigger: Mapping[str, Any]) -> JobContext:
-    """What all flows share, made one flow's own."""
-    return replace(shared, name=flow.name, state=state, trigger=trigger, counters=Counters())

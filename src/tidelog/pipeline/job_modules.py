@@ -41,6 +41,8 @@ def job_module(name: str) -> ModuleType:
         missing = (error.name or "").split(".")[0]
         if missing in _EXTRA_MODULES:
             raise JobError(f"job {name} needs {missing}: pip install 'tidelog[pipeline]'") from None
+        if error.name == f"tidelog.pipeline.jobs.{name}":
+            raise JobError(f"job {name} is not in this version yet") from None
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise JobError(
                 f"there is no module {name!r} on Python's path ({', '.join(filter(None, sys.path)) or 'empty'})"

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.errors import TidelogError
-from tidelog.pipeline.context import JobContext
+from tidelog.pipeline.context import Counters, JobContext
 from tidelog.pipeline.failures import reason
-from tidelog.pipeline.flow_run import FlowRun, context_of
+from tidelog.pipeline.flow_run import FlowRun
 from tidelog.pipeline.spec import checked
 from tidelog.pipeline.state_directory import StateDirectory
 from tidelog.pipeline.status import PipelineStatus, write_status
@@ -180,7 +181,14 @@ class _Runner:
         shared = JobContext(spark=spark, name="", brokers=pipeline.brokers, state="", client=pipeline.client)
         return FlowRun(
             flow,
-            context_of(shared, flow, pipeline.state_of(flow.name), pipeline.trigger_of(flow)),
+            replace(
+                shared,
+                name=flow.name,
+                state=pipeline.state_of(flow.name),
+                checkpoints=pipeline.checkpoints_of(flow.name),
+                trigger=pipeline.trigger_of(flow),
+                counters=Counters(),
+            ),
             on_failure=flow.on_failure or pipeline.on_failure,
             restarts_max=pipeline.restarts_max,
             told=pipeline.told,

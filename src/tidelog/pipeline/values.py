@@ -34,6 +34,8 @@ class Settings(Options):
     """Where the log is: host:port of one broker or more, with commas between. Of any Kafka."""
     state: PathText = "pipeline-state"
     """A directory for checkpoints, the status and Spark's log. Whoever loses it begins anew."""
+    checkpoints: PathText | None = None
+    """A directory or URL for checkpoints alone, if not in `state`: on a cluster, one that the driver and all executors reach (hdfs://…, s3a://…, a shared mount)."""
     master: str = "local[*]"
     """Where Spark runs: local[*], spark://host:port, yarn, k8s://https://host:port."""
     trigger: str = "1 second"
@@ -43,7 +45,7 @@ class Settings(Options):
     restarts_max: int = 10
     """How often a flow is started again before it counts as failed. An hour without failure forgets the failures before it."""
     client: Mapping[str, str] = field(default_factory=dict)
-    """Settings of every client, under Kafka's names: security.protocol, sasl.jaas.config and the like."""
+    """Settings of every client, under Kafka's names: isolation.level, fetch.max.bytes and the like. There is no TLS or SASL yet."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark, under Spark's names: spark.driver.memory and the like."""
 
@@ -108,6 +110,10 @@ class Pipeline(Settings):
 
     def state_of(self, flow: str) -> str:
         return os.path.join(self.state, flow)
+
+    def checkpoints_of(self, flow: str) -> str:
+        """The directory around the checkpoint."""
+        return os.path.join(self.checkpoints, flow) if self.checkpoints else self.state_of(flow)
 
     def trigger_of(self, flow: Flow) -> dict[str, Any]:
         """As arguments of `DataStreamWriter.trigger`."""
