@@ -29,7 +29,7 @@ def orders(cluster: Cluster) -> str:
     with Producer(cluster.bootstrap_servers, compression_type="lz4") as producer:
         for key, value, partition in RECORDS:
             producer.send(
-                name, value, key=key, partition=partition, headers=[("n", b"1")] if value is None else None
+                name, value, key=key, partition=partition, headers=[("n", b"1")] if value is None else ()
             )
         producer.flush()
     return name

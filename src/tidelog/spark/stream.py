@@ -78,13 +78,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("going on after a loss (failOnDataLoss is false): %s", loss.explanation)
         begins = self._begins(read, view, losses)
         end = self._end(begins, view, limit)
-        is_first = read == self._initial
+        is_first = self._initial is not None and read == self._initial
         changed = {tp: offset for tp, offset in begins.items() if is_first or read.next.get(tp) != offset}
         # A checkpoint of another source has no ids: a batch without records brings them there, so that no topic is made anew unnoticed.
         lacks_ids = any(topic not in read.topic_ids for topic in read.topics & view.topic_ids.keys())
         is_same = end == read.next and begins == read.next and not lacks_ids
         if is_same and not (is_first and self._begins_at_end):
             return start
+        self._initial = None
         epochs = {tp: epoch for tp, epoch in view.epochs.items() if tp in end}
         return Offsets(end, view.topic_ids, epochs, changed).to_json()
 
