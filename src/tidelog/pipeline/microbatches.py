@@ -29,6 +29,30 @@ def query_id(spark: SparkSession) -> str:
     return str(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What Spark knows of the batch that is being written, after an action on it."""
+
+    watermark_ms: int
+    """Behind which rows of this batch were late: that of the batch before."""
+    metrics: Mapping[str, Any]
+    """Numbers and texts that were observed, by name."""
+
+
+def seen(spark: SparkSession, query: str, observation: str) -> Seen:
+    """Within `foreachBatch`, after the batch's rows were computed. Spark tells it in public only when the batch is committed, which is too late to be written with it:
+    this goes through the running query in the JVM."""
+    streams: Any = spark._jsparkSession
+    execution = streams.streams().get(query).streamingQuery().lastExecution()
+    before = execution.prevOffsetSeqMetadata()
+    row = execution.observedMetrics().get(observation).get()
+    names = list(row.schema().fieldNames())
+    return Seen(
+        int(before.get().batchWatermarkMs()) if before.isDefined() else 0,
+        {name: row.get(number) for number, name in enumerate(names)},
+    )
+
+
 def local_path(checkpoint: str) -> str | None:
     if checkpoint.startswith("file:"):
         return re.sub(r"^file:(//)?(?=/)", "", checkpoint)

@@ -46,6 +46,15 @@ class Plan:
         return all(end.next.get(tp, 0) >= offset for tp, offset in self.goal.next.items())
 
 
+def begin_from(state: str, checkpoint: str, source: Mapping[str, str]) -> Plan:
+    """As `begin`, with the goal where the topics of a source (its options) end now."""
+    from tidelog.spark.logs import Logs
+    from tidelog.spark.options import SourceOptions
+
+    view = Logs(SourceOptions.parse(source, is_stream=True)).look()
+    return begin(state, checkpoint, view.latest, view.topic_ids)
+
+
 def begin(
     state: str, checkpoint: str, goal: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
 ) -> Plan:

@@ -43,6 +43,7 @@ class Options(FromTopics):
     database: PathText | None = None
     """`sqlite:///orders.db` or `postgresql://user@host/name`."""
     database_table: str | None = None
+    """Of the database. Made if there is none."""
     format: ValueFormat = "json"
     """Of the values: json; debezium, an envelope of a change, by itself or with its schema around it; or raw, columns key and value as they are."""
     framing: Framing = "none"
@@ -56,6 +57,7 @@ class Options(FromTopics):
     position_columns: bool = False
     """Rows say which record they are from: _topic, _partition, _offset, _timestamp."""
     on_undecodable: Literal["dead-letter", "fail"] = "dead-letter"
+    """What happens to a record that cannot be decoded: sent to the dead-letter topic, or the flow fails."""
     dead_letter_topic: str | None = None
     """The flow's name with `.dlq` behind it, unless said otherwise. Made if there is none."""
     rebuild: bool = False
@@ -162,7 +164,7 @@ class State(Protocol):
 def start(context: JobContext, options: Options) -> StreamingQuery:
     plan = rebuild.begun(context.state, context.checkpoint)
     if options.rebuild and plan is None:
-        plan = _begin_rebuild(context, options)
+        plan = rebuild.begin_from(context.state, context.checkpoint, options.source_options(context))
     state = open_target(options)
     state.prepare(is_rebuild=plan is not None)
     writer = _Writer(context, options, state, plan)
@@ -188,15 +190,6 @@ def open_target(options: Options) -> State:
     from tidelog.pipeline.tables.delta_merge import DeltaState
 
     return DeltaState(options.table or "", schema, shape.key)
-
-
-def _begin_rebuild(context: JobContext, options: Options) -> rebuild.Plan:
-    from tidelog.spark.logs import Logs
-    from tidelog.spark.options import SourceOptions
-
-    given = options.source_options(context)
-    view = Logs(SourceOptions.parse(given, is_stream=True)).look()
-    return rebuild.begin(context.state, context.checkpoint, view.latest, view.topic_ids)
 
 
 class _Writer:

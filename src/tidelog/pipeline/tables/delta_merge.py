@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.pipeline.databases_ledger import Batch, Kept, is_new
@@ -21,17 +22,39 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FACT: Final = "tidelog."
+HOURS_ENFORCED: Final = 168.0
+"""Delta wants to be told twice to remove files sooner."""
 HISTORY_MAX: Final = 200
 """How many commits back ours is looked for: compaction and others commit in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """Small files are made one, and files that were replaced go after a while."""
+
+    every_batches: int = 100
+    """0: never."""
+    retention_hours: float = 168.0
 
 
 class DeltaState:
     """`prepare` once, `apply` for every batch."""
 
-    def __init__(self, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        key: Sequence[str],
+        *,
+        nullable: Sequence[str] = (),
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        """`nullable`: columns of the key in which null is a value like others. For the rest, a merge knows which files it need not look at."""
         self.path = path.rstrip("/")
         self.schema = schema
         self.key = tuple(key)
+        self.nullable = frozenset(nullable)
+        self.upkeep = upkeep or Upkeep()
 
     @property
     def staging(self) -> str:
@@ -51,6 +74,14 @@ class DeltaState:
 
         return _kept(DeltaTable(self.path)) if DeltaTable.is_deltatable(self.path) else None
 
+    def holds(self, batch: Batch) -> bool:
+        """Whether the batch is there already. FencedError as from `apply`."""
+        kept = self.kept()
+        is_ours = kept is not None and kept.checkpoint == batch.checkpoint
+        if batch.is_rebuild and not is_ours:
+            return False
+        return not is_new(kept, batch, self.path)
+
     def apply(self, batch: Batch, rows: pa.Table) -> bool:
         """False: the batch was there already."""
         from deltalake import DeltaTable
@@ -63,7 +94,16 @@ class DeltaState:
         if not is_new(kept, batch, self.path):
             return False
         self._merge(table, batch, rows)
+        if self.upkeep.every_batches and (batch.number + 1) % self.upkeep.every_batches == 0:
+            self._keep_up(table)
         return True
+
+    def _keep_up(self, table: Any) -> None:
+        hours = self.upkeep.retention_hours
+        table.optimize.compact(max_concurrent_tasks=2)
+        table.vacuum(
+            retention_hours=int(hours), dry_run=False, enforce_retention_duration=hours >= HOURS_ENFORCED
+        )
 
     def _collect(self, batch: Batch, rows: pa.Table) -> bool:
         """Into the table beside, and from there over the table once that has caught up."""
@@ -96,7 +136,10 @@ class DeltaState:
         from deltalake import write_deltalake
         from deltalake.exceptions import CommitFailedError
 
-        same = " AND ".join(f"kept.{_quoted(name)} = new.{_quoted(name)}" for name in self.key)
+        same = " AND ".join(
+            f"kept.{_quoted(name)} {'IS NOT DISTINCT FROM' if name in self.nullable else '='} new.{_quoted(name)}"
+            for name in self.key
+        )
         try:
             changed = 0
             if rows.num_rows:
