@@ -27,7 +27,7 @@ FORGIVEN_SECONDS: Final = 3600.0
 """A flow that ran so long has earned its restarts back."""
 FULL_BYTES: Final = 16 * 1024
 """A disk with less left than a batch's own files take is full."""
-SLOW_STARTS_MAX: Final = 5
+SLOW_STARTS_MAX: Final = 10
 _SLOW_START: Final = "Python worker failed to connect back"
 """Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. Nothing was read yet, so any flow may try again."""
 
@@ -62,6 +62,8 @@ class FlowRun:
         self._running_since = 0.0
         self._start_again_at = 0.0
         self._changed_at = time.time()
+        self.is_slow_to_start = False
+        """Whether it failed last because the machine was too busy to begin."""
         self._stopping: threading.Thread | None = None
         self._last_batches: tuple[int, ...] = ()
 
@@ -109,7 +111,7 @@ class FlowRun:
         """`now` in seconds of a clock that never goes back."""
         if self._state == "waiting" and now >= self._start_again_at:
             self._restarts += 1
-            self.start()
+            self._become("queued")
         elif self._state == "running" and self._queries:
             self._watch(now)
         elif self._state in ("starting", "running") and self._thread is not None:
@@ -229,11 +231,12 @@ class FlowRun:
         self._error = self._told("; ".join([reason(failure), *self._full_disks()]))
         self._failures_in_a_row += 1
         allowed = self._restarts_max if self._on_failure == "restart" else 0
-        if _SLOW_START in str(failure):
+        self.is_slow_to_start = _SLOW_START in str(failure)
+        if self.is_slow_to_start:
             allowed = max(allowed, SLOW_STARTS_MAX)
         if self._failures_in_a_row <= allowed:
             pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (self._failures_in_a_row - 1))
-            self._start_again_at = now + pause
+            self._start_again_at = time.monotonic() + pause
             self._become("waiting")
         else:
             self._become("failed")

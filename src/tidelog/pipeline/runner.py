@@ -16,12 +16,19 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
 from tidelog.pipeline.context import Counters, JobContext
-from tidelog.pipeline.failures import reason
 from tidelog.pipeline.flow_run import FlowRun
+from tidelog.pipeline.spark_process import (
+    STDERR,
+    deafen_to_sigterm,
+    java_is_gone,
+    last_words,
+    quieten_accumulators,
+    start_session,
+)
 from tidelog.pipeline.spec import checked
 from tidelog.pipeline.state_directory import StateDirectory
 from tidelog.pipeline.status import PipelineStatus, write_status
@@ -35,33 +42,7 @@ POLL_SECONDS: Final = 0.5
 GRACE_SECONDS: Final = 10.0
 """How long a stop waits for running batches. Longer ones are interrupted and done again at the next start."""
 STOP_SECONDS_MAX: Final = 30.0
-STDERR: Final = "spark-stderr.log"
 INTERRUPTED: Final = 130
-SETTINGS: Final = {
-    "spark.scheduler.mode": "FAIR",
-    "spark.sql.streaming.numRecentProgressUpdates": "20",
-    "spark.sql.streaming.stopTimeout": "30s",
-}
-# Spark's own words go to a file that does not grow without end; a person gets ours.
-_LOG_SETTINGS: Final = """\
-rootLogger.level = warn
-rootLogger.appenderRef.file.ref = file
-appender.file.type = RollingFile
-appender.file.name = file
-appender.file.fileName = {path}
-appender.file.filePattern = {path}.%i
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
-appender.file.policies.type = Policies
-appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 10MB
-appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 2
-"""
-
-
-class SparkStartError(TidelogError):
-    """Spark did not come up."""
 
 
 class SparkDiedError(TidelogError):
@@ -112,9 +93,10 @@ class _Runner:
 
         def start() -> None:
             try:
-                session = _session(self._pipeline)
+                session = start_session(self._pipeline)
                 if self._owns_spark:
-                    _deaf_to_sigterm(session)
+                    deafen_to_sigterm(session)
+                    quieten_accumulators(session)
                 started.set_result(session)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
                 started.set_exception(error)
@@ -140,7 +122,7 @@ class _Runner:
             for flow in self._flows:
                 flow.abandon(why)
             self.tell("stopped")
-            tail = _tail(Path(self._pipeline.state, STDERR))
+            tail = "".join(f"\n{line}" for line in last_words(Path(self._pipeline.state, STDERR)))
             raise SparkDiedError(
                 f"{why}; start the pipeline again: every flow goes on where it was{tail}"
             ) from error
@@ -148,7 +130,7 @@ class _Runner:
     def _run(self, spark: SparkSession) -> PipelineStatus:
         self._flows = [self._flow_run(spark, number) for number in range(len(self._pipeline.flows))]
         while not self._is_over():
-            if _java_is_gone(spark):
+            if java_is_gone(spark):
                 raise ConnectionError("Java has ended")
             for flow in self._flows:
                 flow.poll(time.monotonic())
@@ -162,7 +144,9 @@ class _Runner:
 
     def _start_next(self) -> None:
         """A few at a time: each start makes processes, and Spark gives them only seconds to come up."""
-        room = max(1, os.cpu_count() or 1) - sum(flow.is_initializing for flow in self._flows)
+        is_busy = any(flow.is_slow_to_start for flow in self._flows)
+        at_once = 1 if is_busy else max(1, os.cpu_count() or 1)
+        room = at_once - sum(flow.is_initializing for flow in self._flows)
         for flow in [flow for flow in self._flows if flow.state == "queued"][: max(0, room)]:
             flow.start()
 
@@ -238,55 +222,6 @@ class _Runner:
             self._write_failure = str(error)
         self._on_status(status)
         return status
-
-
-def _session(pipeline: Pipeline) -> SparkSession:
-    from tidelog.spark.session import spark_session
-
-    settings: dict[str, Any] = {**SETTINGS, **_python_path(), **pipeline.spark}
-    directory = Path(pipeline.state).absolute()
-    log_settings = directory / "log4j2.properties"
-    log_settings.write_text(_LOG_SETTINGS.format(path=directory / "spark.log"))
-    given = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = (
-        f"{given} -Dlog4j2.configurationFile={log_settings.as_uri()}".strip()
-    )
-    # Python's half of Spark prints every refused query as a line of JSON, too.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    stderr_path = directory / STDERR
-    with open(stderr_path, "wb") as stderr:
-        try:
-            session = spark_session(
-                pipeline.name, master=pipeline.master, settings=settings, stderr=stderr.fileno()
-            )
-        except Exception as error:
-            if isinstance(error, (TidelogError, OSError)):
-                raise
-            raise SparkStartError(f"Spark did not start: {reason(error)}{_tail(stderr_path)}") from None
-    return session
-
-
-def _python_path() -> dict[str, str]:
-    """Executors find modules where we do, as far as their machines have the same directories."""
-    path = os.environ.get("PYTHONPATH", "")
-    return {"spark.executorEnv.PYTHONPATH": path} if path else {}
-
-
-def _java_is_gone(session: SparkSession) -> bool:
-    process = getattr(session.sparkContext._gateway, "proc", None)  # none: whoever started us started Java
-    return process is not None and process.poll() is not None
-
-
-def _deaf_to_sigterm(session: SparkSession) -> None:
-    """A service manager tells every process of a service to stop. Java would go at once, under running batches; so it listens to us alone, and goes when we do."""
-    jvm: Any = session.sparkContext._jvm
-    jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
-
-
-def _tail(path: Path) -> str:
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("\tat ", "WARNING: Using incubator"))][-5:]
-    return "".join(f"\n{line}" for line in said)
 
 
 @contextmanager
