@@ -108,7 +108,7 @@ def run(spark: Any, cluster: Cluster, state: Path, table: dict[str, Any]) -> dic
         trigger={"availableNow": True},
     )
     query = aggregate.start(context, read_options(aggregate.Options, table))
-    query.awaitTermination(100)
+    assert query.awaitTermination(600), "still running"
     return context.counters.now()
 
 

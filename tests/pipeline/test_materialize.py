@@ -65,7 +65,7 @@ def context(spark: Any, cluster: Cluster, state: Path, name: str = "orders") -> 
 
 def run(job: JobContext, **table: Any) -> dict[str, int]:
     query = materialize.start(job, read_options(materialize.Options, table))
-    query.awaitTermination(100)
+    assert query.awaitTermination(600), "still running"
     return job.counters.now()
 
 
