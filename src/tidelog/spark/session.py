@@ -20,6 +20,7 @@ SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.structuredLogging.enabled": "false",
 }
