@@ -33,8 +33,14 @@ def write(cluster: Cluster, frame: Any, **options: str) -> None:
     ).mode("append").save()
 
 
+def value_of(n: int) -> bytes | None:
+    if n % 7 == 0:  # without a key, and so told apart by its value alone
+        return b"without a key %d" % n
+    return None if n % 11 == 0 else b"" if n % 13 == 0 else b"value %d" % n
+
+
 def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
-    from datetime import UTC, datetime
+    from datetime import UTC, datetime, timedelta
 
     for topic, partitions in (("here", 3), ("there", 2), ("all", 5)):
         cluster.create_topic(topic, partitions)
@@ -42,10 +48,10 @@ def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
         (
             "here" if n % 3 else "there",
             None if n % 7 == 0 else f"schlüssel {n % 40}",
-            None if n % 11 == 0 else b"" if n % 13 == 0 else b"value %d" % n,
+            value_of(n),
             n % 2 if n % 5 == 0 else None,
             [None, [], [("trace", b"%d" % n), ("trace", None)]][n % 3],
-            datetime.fromtimestamp(1_700_000_000 + n / 1000, UTC),
+            datetime.fromtimestamp(1_700_000_000, UTC) + timedelta(milliseconds=n),
         )
         for n in range(1000)
     ]
@@ -58,7 +64,7 @@ def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
         for of, key, value, partition, headers, at in rows:
             if topic not in (of, "all"):
                 continue
-            record = (key and key.encode(), value, headers or [], at if topic == "all" else None)
+            record = (key and key.encode(), value, headers or [], at.isoformat() if topic == "all" else None)
             if topic != "all" and partition is not None:
                 expected.setdefault(partition, []).append(record)
             elif key is not None:
@@ -68,7 +74,12 @@ def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
         found: dict[int, list[tuple[Any, ...]]] = {}
         for row in records(cluster, topic):
             headers = [(each["key"], each["value"]) for each in row["headers"] or []]
-            record = (row["key"], row["value"], headers, row["timestamp"] if topic == "all" else None)
+            record = (
+                row["key"],
+                row["value"],
+                headers,
+                row["timestamp"].isoformat() if topic == "all" else None,
+            )
             found.setdefault(row["partition"], []).append(record)
         for partition, mine in expected.items():
             there = [record for record in found[partition] if record in mine]
@@ -122,24 +133,21 @@ def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: An
 
     with Cluster(topics={"restarted": 2}) as cluster:
         frame = spark.range(0, 16, 1, 2).mapInArrow(slowly, "value binary")
-        failures: list[BaseException] = []
+        moments: list[str] = []
 
-        def run() -> None:
-            try:
-                write(cluster, frame, topic="restarted")
-            except BaseException as failure:  # noqa: BLE001 (raised below)
-                failures.append(failure)
+        def restart() -> None:
+            until = time.monotonic() + 60
+            while time.monotonic() < until and not records(cluster, "restarted"):
+                time.sleep(0.05)
+            cluster.restart()
+            moments.append("restarted")
 
-        writing = threading.Thread(target=run)
-        writing.start()
-        until = time.monotonic() + 60
-        while not records(cluster, "restarted"):
-            assert writing.is_alive() and time.monotonic() < until
-            time.sleep(0.05)
-        cluster.restart()
-        assert writing.is_alive(), "the write was over before the restart"
-        writing.join(90)
-        assert not failures
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        write(cluster, frame, topic="restarted")
+        moments.append("written")
+        restarting.join()
+        assert moments == ["restarted", "written"]
         found = Counter(row["value"].rstrip(b"\0") for row in records(cluster, "restarted"))
     assert found == Counter(b"%d-%d" % (m, n) for m in range(16) for n in range(9_000))
 
@@ -182,8 +190,12 @@ def test_a_stream_that_is_killed_again_and_again_loses_nothing(
     chance = random.Random(7)
     allowed: Counter[int] = Counter()
     for _ in range(3):
+        before, until = last(tmp_path / "offsets"), time.monotonic() + 60
         query = start(processingTime="0 seconds")
-        time.sleep(chance.uniform(0.5, 2.5))
+        while last(tmp_path / "offsets") == before:
+            assert query.isActive and time.monotonic() < until
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 0.8))
         query.stop()
         begun, committed = last(tmp_path / "offsets"), last(tmp_path / "commits")
         if begun > committed:
