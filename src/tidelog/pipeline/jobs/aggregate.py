@@ -54,14 +54,18 @@ class Options(FromTopics):
     schema: str
     """Columns of the JSON values, as in SQL: those that are needed here."""
     framing: Framing = "none"
+    """registry: values begin with a zero byte and the four-byte number of their schema."""
     event_time: str = RECORD_TIME
     """The column that says when something happened: a TIMESTAMP, or a BIGINT in milliseconds. Otherwise the record's own timestamp."""
     window: str
+    """How long a window is: 1 minute, 1 hour."""
     slide: str | None = None
     """How far apart windows begin, if they overlap."""
     watermark: str = "10 minutes"
     """How much later than the latest event so far another one may come."""
     group_by: tuple[str, ...] = ()
+    """Columns that results are told apart by, beside their window; null is a group, too."""
+    """Columns whose values have windows of their own."""
     aggregates: Mapping[str, str] = field(default_factory=lambda: {"count": "count"})
     """Columns of the result: `{orders = "count", revenue = "sum(total)", customers = "approx_distinct(customer)"}`."""
     where: str | None = None
@@ -75,6 +79,8 @@ class Options(FromTopics):
     on_undecodable: Literal["skip", "fail"] = "skip"
     """Records that are no JSON of the schema, or have no event time, are counted and left out, or stop the flow."""
     rebuild: bool = False
+    """Compute the table anew from the first offset; the old results are replaced, all at once, when the new ones have caught up."""
+    """Build the table anew from the first offset."""
     take_over: bool = False
     """Go on with a table that was written under another checkpoint."""
     max_offsets_per_batch: int | None = OFFSETS_PER_BATCH

@@ -37,6 +37,8 @@ OFFSETS_PER_STEP: Final = 200_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
     topics: tuple[str, ...]
+    """What to read."""
+    """What is copied."""
     path: PathText | None = None
     """A data directory (a stopped broker's, a backup's, a running one's sealed part) to read instead of brokers."""
     high_watermark: Literal["checkpoint", "none"] = "checkpoint"
@@ -56,8 +58,11 @@ class Options(BaseOptions):
     position_headers: bool = False
     """Records say in headers where they were: replay.topic, replay.partition, replay.offset, replay.timestamp."""
     keep_timestamps: bool = True
+    """Records keep their time. Otherwise they get that of the replay."""
     table: PathText | None = None
+    """A table that the records go to, as they are: key, value, and where they were."""
     table_format: TableFormat = "delta"
+    """What that table is kept as."""
     file: PathText | None = None
     """A line of JSON for each record, as `tidelog consume` writes it."""
     fail_on_data_loss: bool = True
