@@ -12,7 +12,7 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
+.PHONY: help install run broker test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
@@ -36,13 +36,17 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "creating $(VENV) with $$("$$found" --version)"; \
 		"$$found" -m venv $(VENV); \
 	fi
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables setuptools wheel
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[arrow,dev,pipeline]'
 	@$(PY) -m compileall -q src
 	@touch $@
 
-run: install ## start a broker on 127.0.0.1:9092 with its data in ./tidelog-data
-	@$(VENV)/bin/tidelog start
+run: install ## the food-delivery example: a broker, orders and the Spark pipeline, live until Ctrl-C (PORT=, RATE=, FRESH=1)
+	@$(PY) -m examples.food_delivery.run $(if $(PORT),--port $(PORT)) $(if $(BROKERS),--brokers $(BROKERS)) \
+		$(if $(RATE),--rate $(RATE)) $(if $(filter-out 0,$(FRESH)),--fresh)
+
+broker: install ## only a broker, on 127.0.0.1:9092 with its data in ./tidelog-data
+	@$(VENV)/bin/tidelog start $(if $(PORT),--port $(PORT))
 
 test: lint ## lint, types and every test that needs no other registry
 	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
@@ -53,7 +57,7 @@ lint: install ## ruff, mypy --strict, import contracts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy bench tools/peers
+	$(VENV)/bin/mypy bench examples/food_delivery tools/peers
 	$(VENV)/bin/lint-imports
 
 fmt: install ## format and fix what can be fixed
@@ -103,7 +107,7 @@ docs: install ## regenerate the reference pages that come from tables in the cod
 	$(PY) tools/generate_messages.py
 
 constraints: ## write the versions now in .venv to constraints.txt
-	@$(PY) -m pip freeze --exclude-editable --exclude tidelog | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt
+	@$(PY) -m pip freeze --all --exclude-editable --exclude tidelog --exclude pip | grep -E '^[A-Za-z0-9._-]+==' > constraints.txt
 
 clean: ## remove .venv and caches (never data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,8 +10,8 @@ import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
-from tidelog.cli import log_export
 from tidelog.cli.app import app
+from tidelog.spark.segments import pieces
 from tidelog.testing import Cluster
 
 RECORDS = 500
@@ -73,7 +73,7 @@ def test_one_partition_alone(data_dir: Path, tmp_path: Path) -> None:
 
 
 def test_batches_larger_than_a_piece(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_export, "PIECE_BYTES", 100)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 100)
     target = tmp_path / "small-pieces.arrow"
     assert f"{RECORDS} records" in run(str(data_dir), "--to", str(target))
 

@@ -55,6 +55,20 @@ async def test_rows_without_keys_partitions_by_name_and_by_number(bootstrap: str
     assert sum(map(len, found.values())) == 27 and len(found[2]) >= 12
 
 
+async def test_keys_decide_for_rows_that_name_no_partition(bootstrap: str, topic_name: str) -> None:
+    await make_topic(bootstrap, topic_name, 3)
+    table = orders(300).append_column("p", pa.array([2, None, None] * 100, pa.int32()))
+    async with Producer(bootstrap) as producer:
+        await (await producer.send_arrow(topic_name, table, key="customer", value="order", partition="p"))
+    found = await everything(bootstrap, topic_name, 300)
+    for partition, records in found.items():
+        assert [value for _, _, value in records] == [
+            b"order %d" % n
+            for n in range(300)
+            if (2 if n % 3 == 0 else partition_for_key(b"customer %d" % (n % 50), 3)) == partition
+        ]
+
+
 async def test_polled_tables_hold_what_was_sent(bootstrap: str, topic_name: str) -> None:
     await make_topic(bootstrap, topic_name, 2)
     async with Producer(bootstrap) as producer:

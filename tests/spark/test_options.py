@@ -87,7 +87,7 @@ def test_columns_can_be_left_out() -> None:
         ({"maxTriggerDelay": "soon"}, "a duration such as"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"kafka__enable__auto__commit": "true"}, "set by the source itself"),
-        ({"maxOffsetPerTrigger": "5"}, "there is no option maxOffsetPerTrigger"),
+        ({"maxOffsetPerTrigger": "5"}, "no option maxoffsetpertrigger; do you mean maxOffsetsPerTrigger"),
         ({"columns": "valeu"}, "columns names some of"),
         ({"subscribe": " , "}, "names no topic"),
     ],

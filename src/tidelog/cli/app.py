@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from tidelog import __version__
-from tidelog.cli import bench, config, consume, dlq, explain, group, log, produce, start, topic
+from tidelog.cli import (
+    bench,
+    config,
+    consume,
+    dlq,
+    explain,
+    group,
+    log,
+    pipeline,
+    produce,
+    spark,
+    start,
+    topic,
+)
 from tidelog.cli.boundary import plain_typer
 
 app = plain_typer(
@@ -24,6 +37,8 @@ app.add_typer(explain.app, name="explain")
 app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")
+app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(spark.app, name="spark")
 
 
 @app.callback()

@@ -1,12 +1,11 @@
 """`tidelog log export`: the records of segment files as one Arrow or Parquet file.
 
-Reads through the columnar decoder, which takes whole pieces of a segment at a time: a table of millions of rows is there in
-seconds. Needs the `arrow` extra. Files are mapped read-only and never changed; markers of transactions are left out.
+Reads as `format("tidelog")` with a path does (`spark/segments/pieces`), which takes whole pieces of a segment at a time: a table of millions of
+rows is there in seconds. Needs the `arrow` extra, no Spark. Files are never changed; markers of transactions are left out.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -14,13 +13,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.cli.boundary import CommandError
-from tidelog.errors import CorruptDataError
+from tidelog.client.metadata import TopicPartition
 from tidelog.storage import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PIECE_BYTES = 64 << 20
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
@@ -135,47 +133,27 @@ def _read(segment: Source, *, is_sealed: bool) -> Iterator[tuple[pa.RecordBatch,
     """
     import pyarrow as pa
 
-    from tidelog.records.columnar import decode_batches
+    from tidelog.records.record import INT64_MAX
+    from tidelog.spark.segments.errors import DamagedSegmentError
+    from tidelog.spark.segments.pieces import Wanted, read_stretch
+    from tidelog.spark.segments.plan import Stretch
 
-    if not os.path.getsize(segment.path):
-        return
     schema = _schema()
-    with (
-        open(segment.path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        position, piece = 0, PIECE_BYTES
-        while position < len(view):
-            problem = ""
-            with view[position : position + piece] as part:
-                try:
-                    decoded = decode_batches(part, columns=COLUMNS)
-                except CorruptDataError as error:
-                    problem = str(error)  # the error itself holds on to the mapping
-            if problem:
-                raise _damaged(segment, position, problem)
-            if decoded.consumed_bytes == 0:
-                if position + piece >= len(view):
-                    if is_sealed:
-                        raise _damaged(segment, position, f"{len(view) - position} bytes hold no whole batch")
-                    return
-                piece *= 2  # one batch larger than a piece
-                continue
-            position += decoded.consumed_bytes
-            piece = PIECE_BYTES
-            count = decoded.records.num_rows
+    size = os.path.getsize(segment.path)
+    tp = TopicPartition(segment.topic, segment.partition)
+    whole = Stretch(tp, segment.path, size, is_sealed, 0, size, 0, INT64_MAX, may_be_torn=not is_sealed)
+    try:
+        for piece in read_stretch(whole, Wanted(COLUMNS)):
+            assert piece.records is not None
             columns = [
-                pa.repeat(segment.topic, count),
-                pa.repeat(pa.scalar(segment.partition, pa.int32()), count),
+                pa.repeat(segment.topic, piece.rows),
+                pa.repeat(pa.scalar(segment.partition, pa.int32()), piece.rows),
             ]
             yield (
-                pa.RecordBatch.from_arrays(columns + decoded.records.columns, schema=schema),
-                decoded.consumed_bytes,
+                pa.RecordBatch.from_arrays(columns + piece.records.columns, schema=schema),
+                piece.read_bytes,
             )
-
-
-def _damaged(segment: Source, position: int, problem: str) -> CommandError:
-    return CommandError(
-        f"{segment.path}, from position {position}: {problem}; `tidelog log verify {files.parent(segment.path)}` shows what is damaged"
-    )
+    except DamagedSegmentError as error:
+        raise CommandError(
+            f"{error.harm}; `tidelog log verify {files.parent(segment.path)}` shows what is damaged"
+        ) from None

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog.client.metadata import TopicPartition
+from tidelog.errors import TidelogError
 from tidelog.spark.offsets import Offsets
 
 
@@ -31,7 +32,7 @@ class Loss(NamedTuple):
     explanation: str
 
 
-class DataLossError(Exception):
+class DataLossError(TidelogError):
     """Records that the stream had not read are gone, or it cannot be told that they are not."""
 
     def __init__(self, losses: Sequence[Loss]) -> None:
@@ -51,7 +52,9 @@ class LogView:
     latest: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     epoch_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """For partitions whose last read epoch is known: where the records of that epoch end now."""
+    """For partitions whose last read epoch is known and not the leader's: where the records of that epoch end now."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that said so."""
 
 
 def losses_of(read: Offsets, now: LogView) -> list[Loss]:

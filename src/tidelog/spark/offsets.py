@@ -1,8 +1,9 @@
 """Where a stream is: the next offset of every partition, and which topic and leader those offsets are from.
 
 As JSON it looks like that of Spark's own Kafka source, `{"orders": {"0": 33, "1": 20}}`, so that whoever reads checkpoints can read ours. What that one lacks stands
-under a name that no topic can have: `"#": {"ids": {"orders": "…"}, "epochs": {"orders": {"0": 5}}}`. The id tells a topic that was made anew from the one that was
-read; the leader epoch of the last record tells a log that was cut from one that grew. Pure.
+under a name that no topic can have: `"#": {"ids": {"orders": "…"}, "epochs": {"orders": {"0": 5}}, "begins": {"orders": {"1": 12}}}`. The id tells a topic that was made
+anew from the one that was read; the leader epoch tells a log that was cut from one that grew; and where a batch began, if not at the end of the last one, makes a batch that
+is run again the same batch. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Offsets:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """In hexadecimal; none for topics of brokers that have no ids, and in checkpoints of others."""
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the record before the next one, where it is known."""
+    """Of a leader whose log went at least up to the next offset, where it is known."""
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the batch that ends here began, of partitions that it did not begin at the end of the one before: new ones, and those with losses."""
 
     def __contains__(self, tp: object) -> bool:
         return tp in self.next
@@ -42,6 +45,10 @@ class Offsets:
         kept = {tp: epoch for tp, epoch in self.epochs.items() if offsets.get(tp) == self.next.get(tp)}
         return Offsets(dict(offsets), self.topic_ids, kept)
 
+    def since(self, start: Offsets) -> dict[TopicPartition, tuple[int, int]]:
+        """The batch between two offsets of a stream: what it reads of each partition, as [from, to)."""
+        return {tp: (self.begins.get(tp, start.next.get(tp, 0)), offset) for tp, offset in self.next.items()}
+
     def to_json(self) -> dict[str, Any]:
         """What Spark writes into its checkpoint: nested dictionaries of strings and numbers, in order."""
         document: dict[str, Any] = _by_topic(self.next)
@@ -50,6 +57,8 @@ class Offsets:
             marks["ids"] = ids
         if epochs := _by_topic({tp: epoch for tp, epoch in self.epochs.items() if epoch != NO_EPOCH}):
             marks["epochs"] = epochs
+        if begins := _by_topic(self.begins):
+            marks["begins"] = begins
         if marks:
             document[MARKS] = marks
         return document
@@ -62,7 +71,12 @@ class Offsets:
         if not isinstance(marks, dict):
             raise OffsetsError(f"{MARKS!r} holds {marks!r} where topic ids and epochs belong")
         ids = {str(topic): str(each) for topic, each in marks.get("ids", {}).items()}
-        return cls(parse_offsets(found), ids, parse_offsets(marks.get("epochs", {})))
+        return cls(
+            parse_offsets(found),
+            ids,
+            parse_offsets(marks.get("epochs", {})),
+            parse_offsets(marks.get("begins", {})),
+        )
 
 
 def parse_document(document: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The options of a source, under the names that Spark's Kafka source has, checked before anything is asked of a broker.
 
-Names count whatever their case. One that nobody knows is an error, because it is a spelling mistake more often than not; `kafka.*` is passed on to the client under its own
-name. Pure: what an option asks of the cluster (offsets for a time, partitions of a pattern) is `bounds`' business.
+Names count whatever their case. One that nobody knows is an error, because it is a spelling mistake more often than not; `kafka.*` goes to the client (`client_options`).
+Pure: what an option asks of the cluster (offsets for a time, partitions of a pattern) is `bounds`' business.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from difflib import get_close_matches
+from typing import Any, Final, overload
 
-from tidelog.client.errors import SettingsError
 from tidelog.client.metadata import TopicPartition
-from tidelog.client.settings import ConsumerSettings
+from tidelog.errors import TidelogError
+from tidelog.spark.client_options import ClientOptionError, ClientOptions, client_options
 from tidelog.spark.offsets import OffsetsError, parse_assignment, parse_document, parse_offsets
 
 EARLIEST: Final = -2
@@ -54,24 +55,22 @@ _KNOWN: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
+    "partition.metadata.cache.ttl.ms",
     "columns",
     "path",
 )
-_OURS: Final = (
-    "auto.offset.reset",
-    "enable.auto.commit",
-    "key.deserializer",
-    "value.deserializer",
-    "interceptor.classes",
-)
-"""Settings of consumers that a source sets itself."""
 _DURATION: Final = re.compile(
     r"\s*(\d+)\s*(ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hours?|d|days?)?\s*", re.IGNORECASE
 )
 _MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1_000}
 
 
-class OptionError(ValueError):
+_OTHERS: Final = frozenset({"topic", "checkpointlocation", "queryname"})
+"""Of the sink and of Spark: a program that reads and writes may hand the same options to both."""
+_BY_LOWER_NAME: Final = {name.lower(): name for name in _KNOWN}
+
+
+class OptionError(TidelogError, ValueError):
     """An option that is missing, not known, or makes no sense beside another one."""
 
 
@@ -136,8 +135,16 @@ class SourceOptions:
     columns: tuple[str, ...] = COLUMNS[:-1]
     commit_group: str | None = None
     """The group under whose name the stream says how far it is, for tools that show lag. It never reads it back."""
+    retries: int = 3
+    retry_pause_ms: int = 1_000
+    poll_timeout_ms: int = 120_000
+    """How long a task waits for records that should be there."""
+    metadata_ttl_ms: int = 0
+    """How long a stream goes without asking for new partitions."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the consumer, under Kafka's names."""
+    ignored: tuple[str, ...] = ()
+    """`kafka.*` settings that were given and have no use here."""
 
     @property
     def reads_committed(self) -> bool:
@@ -146,6 +153,11 @@ class SourceOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
         options = _Options(given)
+        if options.text("path") is not None:
+            raise OptionError(
+                f"path (segment files) and {SERVERS} (brokers) are two ways to read: give one of them"
+            )
+        client = _client(options, is_stream=is_stream)
         return cls(
             servers=options.required(SERVERS),
             subscription=_subscription(options),
@@ -160,7 +172,12 @@ class SourceOptions:
             task_offsets_max=options.number("maxRecordsPerPartition"),
             columns=_columns(options),
             commit_group=options.text("commitGroup"),
-            client=_client_settings(options),
+            retries=options.number("fetchOffset.numRetries", least=0, default=3),
+            retry_pause_ms=options.number("fetchOffset.retryIntervalMs", least=0, default=1_000),
+            poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", default=120_000),
+            metadata_ttl_ms=_metadata_ttl_ms(options),
+            client=client.settings,
+            ignored=client.ignored,
         )
 
 
@@ -169,12 +186,9 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
-        known = {name.lower() for name in _KNOWN}
-        unknown = [name for name in given if name.lower() not in known and not name.lower().startswith(KAFKA)]
-        if unknown:
-            raise OptionError(
-                f"there is no option {', '.join(sorted(unknown))}; there are {', '.join(_KNOWN)}, and {KAFKA}* for the client"
-            )
+        for name in sorted(self._given):
+            if name not in _BY_LOWER_NAME and name not in _OTHERS and not name.startswith(KAFKA):
+                raise OptionError(_unknown(name))
 
     def kafka(self) -> dict[str, str]:
         return {name[len(KAFKA) :]: value for name, value in self._given.items() if name.startswith(KAFKA)}
@@ -196,10 +210,14 @@ class _Options:
             raise OptionError(f"{name} is true or false, not {value!r}")
         return value.lower() == "true"
 
-    def number(self, name: str, *, least: int = 1) -> int | None:
+    @overload
+    def number(self, name: str, *, least: int = 1) -> int | None: ...
+    @overload
+    def number(self, name: str, *, default: int, least: int = 1) -> int: ...
+    def number(self, name: str, *, default: int | None = None, least: int = 1) -> int | None:
         value = self.text(name)
         if value is None:
-            return None
+            return default
         if not value.strip().isdecimal() or int(value) < least:
             raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
         return int(value)
@@ -219,6 +237,23 @@ class _Options:
             return parse_offsets(parse_document(self.required(name)))
         except OffsetsError as error:
             raise OptionError(f"{name}: {error}") from None
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, _BY_LOWER_NAME, n=1, cutoff=0.75)
+    if near:
+        return f"there is no option {name}; do you mean {_BY_LOWER_NAME[near[0]]}?"
+    return f"there is no option {name}; there are {', '.join(_KNOWN)}, and {KAFKA}* for the client"
+
+
+def _client(options: _Options, *, is_stream: bool) -> ClientOptions:
+    """A group's name is only a label here, as in Spark's own source: brokers see it as the client's name."""
+    given = options.kafka()
+    prefix = options.text("groupIdPrefix") or ("spark-kafka-source" if is_stream else "spark-kafka-relation")
+    try:
+        return client_options(given, label=given.get("group.id") or prefix)
+    except ClientOptionError as error:
+        raise OptionError(str(error)) from None
 
 
 def _subscription(options: _Options) -> Subscription:
@@ -305,6 +340,22 @@ def _offsets_min(options: _Options) -> int | None:
     return least
 
 
+def _metadata_ttl_ms(options: _Options) -> int:
+    text = options.text("partition.metadata.cache.ttl.ms")
+    if text is None or text.strip() == "-1":
+        return 0
+    return options.number("partition.metadata.cache.ttl.ms", least=0, default=0)
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that options ask for, whatever else they say."""
+    return _columns(
+        _Options(
+            {name: value for name, value in given.items() if name.lower() in ("columns", "includeheaders")}
+        )
+    )
+
+
 def _columns(options: _Options) -> tuple[str, ...]:
     has_headers = options.boolean("includeHeaders", False)
     text = options.text("columns")
@@ -315,16 +366,3 @@ def _columns(options: _Options) -> tuple[str, ...]:
     if not wanted or any(name not in by_name for name in wanted):
         raise OptionError(f"columns names some of {', '.join(COLUMNS)}, not {text!r}")
     return tuple(by_name[name] for name in dict.fromkeys(wanted))
-
-
-def _client_settings(options: _Options) -> dict[str, Any]:
-    given = options.kafka()
-    for name in _OURS:
-        if name in given:
-            raise OptionError(f"{KAFKA}{name} is set by the source itself: leave it out")
-    settings = {name: value for name, value in given.items() if name != "bootstrap.servers"}
-    try:
-        ConsumerSettings.configured({"bootstrap.servers": "check:1", **settings})
-    except SettingsError as error:
-        raise OptionError(f"{KAFKA}*: {error}") from None
-    return settings

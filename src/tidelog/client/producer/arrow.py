@@ -222,6 +222,8 @@ def _by_partition(
         return
     if partition is not None:
         chosen = partitions_of_column(piece, partition, known.count)
+        if (open_rows := chosen == NO_PARTITION).any():  # as everywhere, the key decides where nobody says
+            chosen[open_rows] = partitions_by_key(columns, known.count)[open_rows]
     else:
         chosen = partitions_by_key(columns, known.count)
     if (free := chosen == NO_PARTITION).any():

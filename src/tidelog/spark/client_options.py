@@ -1,0 +1,83 @@
+"""`kafka.*` options: what of a Java client's settings this client has a use for, what it passes over, and what it must refuse.
+
+A job that comes from Spark's own Kafka source brings settings that only tune a Java consumer: they are named in one warning and left out. Those that decide
+who is spoken to and how are refused if they cannot be honoured, because reading on without them would be a lie. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tidelog.client.errors import SettingsError
+from tidelog.client.settings import ConsumerSettings
+
+FETCH_BYTES: Final = (8 << 20) - (64 << 10)
+"""Of a partition in one answer: decoding pays by the megabyte, and a little less than 8 MiB fits into memory that is used again."""
+SET_BY_SOURCE: Final = (
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "key.deserializer",
+    "value.deserializer",
+    "interceptor.classes",
+)
+_USED: Final = frozenset(
+    {
+        "check.crcs",
+        "client.id",
+        "client.rack",
+        "connect.timeout.ms",
+        "default.api.timeout.ms",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "metadata.recovery.strategy",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+    }
+)
+_JAVA_NAMES: Final = {"socket.connection.setup.timeout.ms": "connect.timeout.ms"}
+_QUIET: Final = frozenset({"bootstrap.servers", "group.id", "allow.auto.create.topics", "client.version"})
+_SECURITY: Final = ("sasl.", "ssl.", "security.")
+
+
+class ClientOptionError(ValueError):
+    """A `kafka.*` option that cannot be honoured or makes no sense."""
+
+
+class ClientOptions(NamedTuple):
+    settings: dict[str, Any]
+    """Of the consumer, under Kafka's names, as text."""
+    ignored: tuple[str, ...]
+    """Names that were given and have no use here."""
+
+
+def client_options(given: Mapping[str, str], *, label: str) -> ClientOptions:
+    """From settings without the prefix `kafka.`. `label` is how brokers name this client, unless `client.id` says."""
+    settings: dict[str, Any] = {"client.id": label, "max.partition.fetch.bytes": str(FETCH_BYTES)}
+    ignored: list[str] = []
+    for name, value in given.items():
+        if name in SET_BY_SOURCE:
+            raise ClientOptionError(f"kafka.{name} is set by the source itself: leave it out")
+        if name.startswith(_SECURITY):
+            _check_security(name, value)
+        elif _JAVA_NAMES.get(name, name) in _USED:
+            settings[_JAVA_NAMES.get(name, name)] = value
+        elif name not in _QUIET:
+            ignored.append(name)
+    try:
+        ConsumerSettings.configured({"bootstrap.servers": "check:1", **settings})
+    except SettingsError as error:
+        raise ClientOptionError(f"kafka.*: {error}") from None
+    return ClientOptions(settings, tuple(sorted(ignored)))
+
+
+def _check_security(name: str, value: str) -> None:
+    if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
+        return
+    raise ClientOptionError(
+        f"kafka.{name} cannot be honoured: this client speaks to brokers in plain text and without a password only (PLAINTEXT). "
+        "Use a PLAINTEXT listener, or Spark's own Kafka source"
+    )

@@ -1,0 +1,356 @@
+"""Ranges of offsets off the brokers, fetched ahead of whoever decodes them.
+
+One request a round and leader holds all ranges of a task that are not done, so that a task of many small ones costs no more round trips than one of a single range.
+A range is done when the next offset is behind its end: markers, aborted data and compaction leave gaps, so nothing is counted. A log that has lost what is asked
+for is told apart from one that is only slow (`loss`): the first is an error or, if the user wants it so, passed over with a warning; the second is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog.client.cluster import ClusterClient, PartitionMissingError, TopicMissingError
+from tidelog.client.consumer.records import Aborted, Chunk
+from tidelog.client.errors import BrokerError, ClientError, RequestTimedOutError
+from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
+from tidelog.client.settings import ConsumerSettings
+from tidelog.spark.loss import Cause, DataLossError, Loss
+from tidelog.wire.api import ApiKey
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+logger = logging.getLogger(__name__)
+
+LANE: Final = "spark"
+READY_MAX: Final = 1
+"""Answers that wait to be decoded, beside the one that is on its way."""
+LAST_VERSION_WITH_NAMES: Final = 12
+NO_SESSION: Final = -1
+EMPTY_ANSWERS_MAX: Final = 2
+ID_TRIES: Final = 4
+MISSING_TRIES: Final = 4
+
+
+class TaskRange(NamedTuple):
+    """Offsets [start, end) of a partition of the topic with that id (hexadecimal; empty: whatever has the name)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class Fetched(NamedTuple):
+    chunk: Chunk
+    end_offset: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A range that is not done."""
+
+    wanted: TaskRange
+    tp: TopicPartition
+    position: int
+    progress_at: float
+    preferred_node: int = -1
+    empty_answers: int = 0
+    is_done: bool = False
+    tries: int = field(default=0)
+
+
+class RangesFetch:
+    """`start()`, then `next()` until it returns None; `close()` in any case. All on the client's loop."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        settings: ConsumerSettings,
+        ranges: Iterable[TaskRange],
+        *,
+        fail_on_data_loss: bool,
+        patience_ms: int,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._fail_on_data_loss = fail_on_data_loss
+        self._patience_ms = patience_ms
+        self._ranges = [each for each in ranges if each.end > each.start]
+        self._open: list[_Open] = []
+        self._ready: asyncio.Queue[list[Fetched] | BaseException | None] = asyncio.Queue(READY_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._open = [_Open(each, each.tp, each.start, now) for each in self._ranges]
+        self._task = asyncio.create_task(self._run())
+
+    async def next(self) -> list[Fetched] | None:
+        found = await self._ready.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._open:
+                fetched = await self._round()
+                self._open = [each for each in self._open if not each.is_done]
+                # An answer has room for the first ones: those that got nothing are named first the next time.
+                self._open.sort(key=lambda each: each.progress_at)
+                if fetched:
+                    await self._ready.put(fetched)
+            await self._ready.put(None)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits for records
+            await self._ready.put(error)
+
+    # -- a round ----------------------------------------------------------------------------------------------------
+
+    async def _round(self) -> list[Fetched]:
+        try:
+            groups = await self._by_node()
+        except (TopicMissingError, PartitionMissingError) as error:
+            await self._missing(error)
+            return []
+        except ClientError as error:
+            await self._wait_or_give_up(self._open, error)
+            return []
+        await self._check_ids()
+        answers = await asyncio.gather(*(self._ask(node, ranges) for node, ranges in groups.items()))
+        return [fetched for answer in answers for fetched in answer]
+
+    async def _by_node(self) -> dict[int, list[_Open]]:
+        by_tp = {each.tp: each for each in self._open if each.preferred_node < 0}
+        groups: dict[int, list[_Open]] = {}
+        leaders = await self._cluster.by_leader(by_tp)
+        for node, tps in leaders.items():
+            groups[node] = [by_tp[tp] for tp in tps]
+        for each in self._open:
+            if each.preferred_node >= 0:
+                groups.setdefault(each.preferred_node, []).append(each)
+        return groups
+
+    async def _check_ids(self) -> None:
+        """A topic that was made anew has other records at the same offsets. What we or a broker know of it may be old, so it is asked for a few times."""
+        for _ in range(ID_TRIES):
+            others = [each for each in self._open if self._is_other_topic(each)]
+            if not others:
+                return
+            await self._cluster.refresh_metadata({each.tp.topic for each in others})
+            if any(self._is_other_topic(each) for each in others):
+                await asyncio.sleep(self._cluster.backoff().next_seconds())
+        for each in others:
+            if self._is_other_topic(each):
+                why = f"topic {each.tp.topic} was deleted and made anew: offsets {each.position} to {each.wanted.end} of {each.tp} are gone"
+                self._lose(each, Loss(each.tp, Cause.MADE_ANEW, each.position, None, why))
+
+    def _is_other_topic(self, each: _Open) -> bool:
+        info = self._cluster.metadata.topics.get(each.tp.topic)
+        if not each.wanted.topic_id or info is None or info.topic_id == ZERO_ID:
+            return False
+        return info.topic_id.hex() != each.wanted.topic_id
+
+    async def _ask(self, node: int, ranges: list[_Open]) -> list[Fetched]:
+        ranges = [each for each in ranges if not each.is_done]
+        if not ranges:
+            return []
+        names: dict[bytes, str] = {}
+        request = self._request(ranges, names)
+        try:
+            connection = await self._cluster.connection(node, lane=LANE)
+            response: FetchResponse = await connection.request(
+                ApiKey.FETCH,
+                request,
+                at_most=LAST_VERSION_WITH_NAMES if ZERO_ID in names else None,
+                timeout_ms=self._settings.fetch_max_wait_ms + self._settings.request_timeout_ms,
+            )
+            if response.error_code:
+                raise BrokerError(response.error_code, f"fetching from broker {node}")
+        except ClientError as error:
+            for each in ranges:
+                each.preferred_node = -1
+            self._cluster.forget_leaders({each.tp.topic for each in ranges})
+            await self._wait_or_give_up(ranges, error)
+            return []
+        by_tp = {each.tp: each for each in ranges}
+        fetched: list[Fetched] = []
+        nothing: list[tuple[_Open, PartitionData]] = []
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for data in topic.partitions:
+                asked = by_tp.get(TopicPartition(name, data.partition_index))
+                if asked is None:
+                    continue
+                found = await self._take(asked, data)
+                if found is not None:
+                    fetched.append(found)
+                elif data.error_code == ErrorCode.NONE and not asked.is_done:
+                    nothing.append((asked, data))
+        if not fetched:
+            for each, data in nothing:
+                await self._nothing(each, data)
+        return fetched
+
+    def _request(self, ranges: Sequence[_Open], names: dict[bytes, str]) -> FetchRequest:
+        settings = self._settings
+        topics: dict[str, FetchTopic] = {}
+        for each in ranges:
+            info = self._cluster.metadata.topics[each.tp.topic]
+            names[info.topic_id] = each.tp.topic
+            topic = topics.setdefault(
+                each.tp.topic, FetchTopic(topic=each.tp.topic, topic_id=info.topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                FetchPartition(
+                    partition=each.tp.partition,
+                    current_leader_epoch=info.partitions[each.tp.partition].leader_epoch,
+                    fetch_offset=each.position,
+                    last_fetched_epoch=-1,
+                    log_start_offset=-1,
+                    partition_max_bytes=settings.max_partition_fetch_bytes,
+                )
+            )
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=min(settings.fetch_min_bytes, 1),
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=1 if settings.isolation_level == "read_committed" else 0,
+            session_id=0,
+            session_epoch=NO_SESSION,
+            topics=list(topics.values()),
+            forgotten_topics_data=[],
+            rack_id=settings.client_rack,
+        )
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    async def _take(self, each: _Open, data: PartitionData) -> Fetched | None:
+        if data.error_code != ErrorCode.NONE:
+            await self._refused(each, data.error_code)
+            return None
+        if data.preferred_read_replica >= 0:
+            each.preferred_node = data.preferred_read_replica
+            return None
+        if not data.records:
+            return None
+        aborted = None
+        if self._settings.isolation_level == "read_committed":
+            aborted = [Aborted(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        assert isinstance(data.records, memoryview), "what was decoded is a view into its frame"
+        chunk = Chunk(each.tp, data.records, each.position, aborted=aborted)
+        if not chunk.size or chunk.next_offset <= each.position:
+            return None
+        each.position = chunk.next_offset
+        each.progress_at = asyncio.get_running_loop().time()
+        each.empty_answers = each.tries = 0
+        each.is_done = each.position >= each.wanted.end
+        return Fetched(chunk, each.wanted.end)
+
+    async def _nothing(self, each: _Open, data: PartitionData) -> None:
+        """No records, though they were asked for alone or nobody got any: there are none before the end of the log, or they are not to be seen yet."""
+        visible = data.high_watermark
+        if self._settings.isolation_level == "read_committed" and data.last_stable_offset >= 0:
+            visible = min(visible, data.last_stable_offset)
+        if visible >= each.wanted.end:
+            each.empty_answers += 1
+            if each.empty_answers >= EMPTY_ANSWERS_MAX:
+                each.is_done = True  # compaction has left nothing behind this offset
+            return
+        error = RequestTimedOutError(
+            f"{each.tp}: records up to offset {each.wanted.end} were there when the query was planned, and now only those before {visible} can be read"
+        )
+        await self._wait_or_give_up([each], error)
+
+    async def _refused(self, each: _Open, code: int) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if each.preferred_node >= 0:
+                each.preferred_node = -1  # a follower that is behind; its leader knows better
+                return
+            await self._out_of_range(each)
+            return
+        each.preferred_node = -1
+        self._cluster.forget_leaders([each.tp.topic])
+        error = BrokerError(code, f"fetching from {each.tp}")
+        if not error.retriable:
+            raise error
+        await self._wait_or_give_up([each], error)
+
+    async def _out_of_range(self, each: _Open) -> None:
+        try:
+            earliest = (await list_offsets(self._cluster, {each.tp: EARLIEST}))[each.tp].offset
+            latest = (await list_offsets(self._cluster, {each.tp: LATEST}))[each.tp].offset
+        except (TopicMissingError, PartitionMissingError) as error:
+            await self._missing(error)
+            return
+        if each.position < earliest:
+            to = min(earliest, each.wanted.end)
+            why = f"{each.tp}: offsets {each.position} to {to} were deleted before they were read, by retention or on demand; the log has {earliest} to {latest} now"
+            self._lose(each, Loss(each.tp, Cause.AGED_OUT, each.position, earliest, why))
+        elif each.position > latest:
+            why = f"{each.tp} ends at offset {latest} now, and {each.position} to {each.wanted.end} were to be read: its log was cut"
+            self._lose(each, Loss(each.tp, Cause.CUT, each.position, None, why))
+
+    async def _missing(self, error: TopicMissingError | PartitionMissingError) -> None:
+        """Brokers may hear late of what is there, so it is asked for a few times before it counts as deleted."""
+        topics = self._cluster.metadata.topics
+        gone = [
+            each
+            for each in self._open
+            if each.tp.topic not in topics
+            or topics[each.tp.topic].error_code
+            or each.tp.partition not in topics[each.tp.topic].partitions
+        ]
+        for each in gone or self._open:
+            each.tries += 1
+            if each.tries >= MISSING_TRIES:
+                why = f"{each.tp} was deleted: offsets {each.position} to {each.wanted.end} are gone"
+                self._lose(each, Loss(each.tp, Cause.GONE, each.position, None, why))
+        self._cluster.forget_leaders({each.tp.topic for each in self._open})
+        self._open = [each for each in self._open if not each.is_done]
+        if self._open:
+            logger.info("%s", error)
+            await asyncio.sleep(self._settings.retry_backoff_max_ms / 1000)
+
+    def _lose(self, each: _Open, loss: Loss) -> None:
+        if self._fail_on_data_loss:
+            raise DataLossError([loss])
+        logger.warning("going on after a loss (failOnDataLoss is false): %s", loss.explanation)
+        each.progress_at = asyncio.get_running_loop().time()
+        if loss.goes_on_at is None or loss.goes_on_at >= each.wanted.end:
+            each.is_done = True
+        else:
+            each.position = loss.goes_on_at
+
+    async def _wait_or_give_up(self, ranges: Sequence[_Open], error: ClientError) -> None:
+        waited_ms = (asyncio.get_running_loop().time() - min(each.progress_at for each in ranges)) * 1000
+        if not error.retriable or waited_ms > self._patience_ms:
+            error.add_note(
+                f"gave up after {waited_ms:.0f} ms without records; kafkaConsumer.pollTimeoutMs is how long a task waits"
+            )
+            raise error
+        logger.info("%s", error)
+        await asyncio.sleep(self._cluster.backoff().next_seconds())

@@ -1,0 +1,64 @@
+"""A Spark session for the log: Java found, workers with this Python, and settings that suit small micro-batches.
+
+Whoever has a session already needs none of this: `format("tidelog")` works in any.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.spark.java import prepare_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.structuredLogging.enabled": "false",
+}
+LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+}
+"""For `local[…]` and a cluster on this machine: nothing listens beyond it, and a shuffle has no more parts than there are cores."""
+_HERE: Final = ("local", "spark://127.0.0.1:", "spark://localhost:")
+
+
+def spark_session(
+    name: str = "tidelog",
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, Any] | None = None,
+    stderr: int | None = None,
+) -> SparkSession:
+    """The session of this process, made if there is none. `settings` win over ours; `stderr` is a file descriptor for what Java and Python workers say.
+
+    Java gets a process session of its own: Ctrl-C at a terminal goes to all processes in front of it, and Spark's Python workers die of it in the middle of
+    their work. This process alone hears of it; Java leaves when this process does.
+    """
+    prepare_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith(_HERE) else {}), **(settings or {})}
+    texts = {key: str(value) for key, value in chosen.items()}
+    if SparkContext._active_spark_context is None:
+        conf = SparkConf().setAppName(name).setMaster(master).setAll(list(texts.items()))
+        kwargs = {"start_new_session": True, "stderr": stderr}
+        gateway = SparkContext._gateway or launch_gateway(conf, kwargs)  # type: ignore[no-untyped-call]
+        SparkContext(conf=conf, gateway=gateway)
+    session = SparkSession.builder.config(map={**texts}).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

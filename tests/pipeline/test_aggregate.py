@@ -1,0 +1,189 @@
+"""*aggregate* with a real Spark and a real broker, against a plain calculation over the same records in the same batches."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.client.blocking import Consumer, Producer
+from tidelog.client.metadata import TopicPartition
+from tidelog.pipeline.context import JobContext
+from tidelog.pipeline.jobs import aggregate
+from tidelog.pipeline.microbatches import planned
+from tidelog.pipeline.options import read_options
+from tidelog.pipeline.tables.delta_merge import DeltaState
+from tidelog.pipeline.windows import Windows
+from tidelog.testing import Cluster
+
+pytestmark = pytest.mark.slow
+
+BASE_MS = 1_700_000_000_000
+DELAY_MS = 60_000
+WINDOWS = Windows(20_000, 10_000)
+Event = dict[str, Any]
+
+
+def events(seed: int, count: int, begin_ms: int) -> list[Event]:
+    """In about the order of their time; one in ten is minutes late."""
+    chance = random.Random(seed)
+    found = []
+    for number in range(count):
+        at = begin_ms + number * 500 - (chance.randrange(200_000) if chance.random() < 0.1 else 0)
+        shop = chance.choice(["a", "b", None])
+        found.append(
+            {"at": at, "shop": shop, "total": chance.randrange(100) / 4, "customer": chance.randrange(20)}
+        )
+    return found
+
+
+def moment(at_ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+
+
+class Model:
+    """What should come out, by Spark's rule: rows of a batch are late by the watermark of the batch before."""
+
+    def __init__(self, log: list[Event | None], checkpoint: Path) -> None:
+        """`checkpoint` only says which records were in which batch; its watermarks are compared with ours."""
+        self.rows: dict[tuple[int, str | None], list[Event]] = defaultdict(list)
+        self.late = self.partly = 0
+        latest_ms, start, late_by_ms = DELAY_MS, 0, 0
+        for number in range(len([*(checkpoint / "offsets").glob("[0-9]*")])):
+            batch = planned(str(checkpoint), number)
+            assert batch is not None and batch.end is not None
+            watermark_ms = latest_ms - DELAY_MS
+            assert batch.watermark_ms == watermark_ms
+            (end,) = batch.end.next.values()
+            for event in log[start:end]:
+                if event is not None and event["total"] >= 0:  # `where`
+                    self._add(event, late_by_ms)
+                    latest_ms = max(latest_ms, event["at"])
+            start, late_by_ms = end, watermark_ms
+        assert start == len(log)
+
+    def _add(self, event: Event, late_by_ms: int) -> None:
+        first, last = WINDOWS.ends_ms(event["at"] * 1000)
+        ends = range(first, last + 1, WINDOWS.slide_ms)
+        taken = [end for end in ends if end > late_by_ms]
+        self.late += not taken
+        self.partly += 0 < len(taken) < len(ends)
+        for end in taken:
+            self.rows[end, event["shop"]].append(event)
+
+    def results(self) -> dict[tuple[Any, Any], tuple[Any, ...]]:
+        return {
+            (moment(end), shop): (
+                moment(end - WINDOWS.size_ms),
+                len(rows),
+                sum(each["total"] for each in rows),
+                pytest.approx(sum(each["total"] for each in rows) / len(rows)),
+                min(each["at"] for each in rows),
+                max(each["at"] for each in rows),
+                pytest.approx(len({each["customer"] for each in rows}), rel=0.15, abs=1),
+            )
+            for (end, shop), rows in self.rows.items()
+        }
+
+
+def produce(cluster: Cluster, topic: str, batch: list[Event], poison: int = 0) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for event in batch:
+            producer.send(topic, json.dumps(event).encode(), key=b"k")
+        for _ in range(poison):
+            producer.send(topic, b"{broken", key=b"k")
+
+
+def run(spark: Any, cluster: Cluster, state: Path, table: dict[str, Any]) -> dict[str, int]:
+    context = JobContext(
+        spark=spark,
+        name="sums",
+        brokers=cluster.bootstrap_servers,
+        state=str(state),
+        trigger={"availableNow": True},
+    )
+    query = aggregate.start(context, read_options(aggregate.Options, table))
+    assert query.awaitTermination(600), "still running"
+    return context.counters.now()
+
+
+def stored(path: Path) -> dict[tuple[Any, Any], tuple[Any, ...]]:
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    found = {(row["window_end"], row["shop"]): tuple(row.values()) for row in rows}
+    assert len(found) == len(rows), "a window has two results for a group"
+    return {key: (row[0], *row[3:]) for key, row in found.items()}
+
+
+def sent(cluster: Cluster, topic: str) -> list[tuple[Any, Any]]:
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        tp = TopicPartition(topic, 0)
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        found: list[tuple[Any, Any]] = []
+        while consumer.position(tp) < end:
+            found += [(json.loads(each.key), json.loads(each.value)) for each in consumer.poll()]
+    return found
+
+
+def test_results_and_late_rows_are_those_of_the_plain_calculation(
+    spark: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = cluster.create_topic("sold", 1), cluster.create_topic("sums", 1)
+    table = {
+        "topics": source,
+        "schema": "at BIGINT, shop STRING, total DOUBLE, customer INT",
+        "event_time": "at",
+        "window": "20 seconds",
+        "slide": "10 seconds",
+        "watermark": "1 minute",
+        "group_by": "shop",
+        "where": "total >= 0",
+        "aggregates": {
+            "n": "count",
+            "revenue": "sum(total)",
+            "mean": "avg(total)",
+            "first": "min(at)",
+            "last": "max(at)",
+            "customers": "approx_distinct(customer)",
+        },
+        "table": str(tmp_path / "table"),
+        "to_topic": out,
+    }
+    log: list[Event | None] = []
+    batches = [events(number, 400, BASE_MS + number * 200_000) for number in range(4)]
+    batches[1].append({"at": BASE_MS, "shop": "a", "total": -1.0, "customer": 1})
+    counters: dict[str, int] = {}
+    apply = DeltaState.apply
+
+    def dying(self: Any, batch: Any, rows: Any) -> bool:
+        done = apply(self, batch, rows)
+        raise InterruptedError(f"after the commit: {done}")
+
+    for number, batch in enumerate(batches):
+        poison = 3 if number == 2 else 0
+        produce(cluster, source, batch, poison)
+        log += [*batch, *[None] * poison]
+        if number == 2:  # a crash after the table's commit: the batch is run again and changes nothing
+            with monkeypatch.context() as patched, pytest.raises(Exception, match="after the commit: True"):
+                patched.setattr(DeltaState, "apply", dying)
+                run(spark, cluster, tmp_path / "state", table)
+        counters = run(spark, cluster, tmp_path / "state", table)
+    model = Model(log, tmp_path / "state" / "checkpoint")
+    assert stored(tmp_path / "table") == model.results()
+    assert counters["late rows"] == model.late > 10
+    assert counters["partly late rows"] == model.partly > 0
+    assert counters["undecodable"] == 3
+    last: dict[tuple[str, str | None], Any] = {}
+    for key, value in sent(cluster, out):
+        assert key == {"shop": value["shop"]}
+        last[value["window_end"], value["shop"]] = value
+    assert {
+        (datetime.datetime.fromisoformat(end), shop): value["n"] for (end, shop), value in last.items()
+    } == {key: row[1] for key, row in model.results().items()}

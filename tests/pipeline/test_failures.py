@@ -1,0 +1,97 @@
+"""Errors as Spark hands them on, and what is left of them for a person. The texts were taken from queries that failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.pipeline.failures import LENGTH_MAX, plain_words, reason
+
+WHERE = """
+=== Streaming Query ===
+Identifier: a [id = a08489b8, runId = 5aa1e3aa]
+Logical Plan:
+WriteToMicroBatchDataSource noop-table
+"""
+IN_A_TASK = (
+    """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/srv/job.py", line 28, in bad
+    raise ValueError("poison at %d\\nsecond line"%x) from e
+ValueError: poison at 5
+second line
+ SQLSTATE: 38000"""
+    + WHERE
+)
+IN_THE_DRIVER = (
+    """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/lib/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/lib/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+  File "/srv/job.py", line 28, in bad
+    raise ValueError(x) from e
+    ^^^^^^^^^^^^^^^^^
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/srv/job.py", line 28, in bad
+    raise ValueError(x) from e
+tidelog.pipeline.decoding.UndecodableError: orders-0 at 7: no JSON
+"""
+    + WHERE
+)
+NOT_RESOLVED = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. Did you mean one of the following? [`value`, `timestamp`]. SQLSTATE: 42703;
+'Project ['nope]
++- ~StreamingRelationV2 org.apache.spark.sql.execution.streaming.sources.RateStreamProvider@3efe77ac
+"""
+LOST_TASK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0 in stage 3.0 (TID 3) (vm executor driver): java.io.FileNotFoundException: File file:/x/part-0 does not exist
+\tat org.apache.hadoop.fs.RawLocalFileSystem.open(RawLocalFileSystem.java:1)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abort(DAGScheduler.scala:1)
+"""
+CAUSED = """org.apache.spark.SparkException: Writing job failed.
+\tat org.apache.spark.a(A.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+\t... 10 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (IN_A_TASK, "ValueError: poison at 5\nsecond line"),
+        (IN_THE_DRIVER, "orders-0 at 7: no JSON"),
+        (
+            NOT_RESOLVED,
+            "A column with name `nope` cannot be resolved. Did you mean one of the following? [`value`, `timestamp`]",
+        ),
+        (LOST_TASK, "FileNotFoundException: File file:/x/part-0 does not exist"),
+        (CAUSED, "No space left on device"),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 'id'", "KeyError: 'id'"),
+        ("Traceback (most recent call last):\n  File x\npsycopg.errors.Nope: gone", "Nope: gone"),
+        ("plain", "plain"),
+        ("", ""),
+    ],
+)
+def test_plain_words(text: str, words: str) -> None:
+    assert plain_words(text) == words
+
+
+def test_reasons_come_with_advice() -> None:
+    assert reason(Exception(CAUSED)).startswith("No space left on device; make room on that disk")
+    assert "spark.driver.memory" in reason(Exception("java.lang.OutOfMemoryError: Java heap space"))
+    assert reason(KeyError("id")) == "KeyError: 'id'"
+    assert reason(ValueError()) == "ValueError"
+    assert len(reason(Exception("x" * 10_000))) == LENGTH_MAX
+
+
+def test_a_cause_counts_where_the_error_itself_says_nothing() -> None:
+    class Wrapped(Exception):
+        cause = OSError(28, "No space left on device")
+
+        def __str__(self) -> str:
+            return WHERE
+
+    assert reason(Wrapped()).startswith("OSError: [Errno 28] No space left on device; make room")

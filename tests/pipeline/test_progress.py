@@ -1,0 +1,62 @@
+"""Reports of Spark become numbers for people: rows counted once, rates over seconds, lag over partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog.pipeline.progress import QueryTracker, lag_of
+
+
+def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
+    return {
+        "timestamp": f"2025-01-31T12:00:{batch:02}.000Z",
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 250},
+        "stateOperators": [],
+        "sources": [],
+        **more,
+    }
+
+
+def test_each_batch_counts_once_and_rates_are_over_seconds() -> None:
+    tracker = QueryTracker("orders")
+    tracker.feed([], 100.0)
+    assert (tracker.now.batch, tracker.now.rows, tracker.now.rows_per_second) == (None, 0, 0.0)
+    tracker.feed([report(0, 100), report(1, 50)], 101.0)
+    assert (tracker.now.batch, tracker.now.rows, tracker.now.rows_per_second) == (1, 150, 150.0)
+    tracker.feed([report(0, 100), report(1, 50)], 105.0)
+    assert (tracker.now.rows, tracker.now.rows_per_second) == (150, 30.0)
+    tracker.feed([report(1, 50), report(2, 50)], 110.0)
+    assert (tracker.now.rows, tracker.now.rows_per_second, tracker.now.batch_ms) == (200, 20.0, 250)
+    tracker.feed([report(2, 50)], 130.0)
+    assert (tracker.now.rows, tracker.now.rows_per_second, tracker.now.batch) == (200, 0.0, 2)
+
+
+def test_watermark_state_and_late_rows() -> None:
+    tracker = QueryTracker("windows")
+    operators = [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 2}, {"numRowsTotal": 1}]
+    tracker.feed([report(0, 5, eventTime={"watermark": "1970-01-01T00:00:00.000Z"})], 1.0)
+    assert (tracker.now.watermark, tracker.now.state_rows) == (None, None)
+    marked = {"eventTime": {"watermark": "2025-01-31T11:00:00.000Z"}, "stateOperators": operators}
+    tracker.feed([report(1, 5, **marked), report(2, 5, **marked)], 2.0)
+    now = tracker.now
+    assert (now.watermark, now.state_rows, now.late_rows) == ("2025-01-31T11:00:00.000Z", 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "lag"),
+    [
+        ({"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}, "b": {"0": 3}}, 7),
+        ('{"a":{"0":5},"#":{"ids":{"a":"x"}}}', '{"a":{"0":6},"#":{"ids":{"a":"x"}}}', 1),
+        ({"a": {"0": 9}}, {"a": {"0": 5}}, 0),
+        ({"a": {"0": 9}}, None, None),
+        (3, 4, None),
+        ("no json", "no json", None),
+        ({"rowsPerSecond": 4}, {"rowsPerSecond": 4}, None),
+    ],
+)
+def test_lag(end: Any, latest: Any, lag: int | None) -> None:
+    assert lag_of({"endOffset": end, "latestOffset": latest}) == lag
