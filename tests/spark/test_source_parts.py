@@ -11,6 +11,7 @@ import pytest
 from tidelog.client.consumer.records import Aborted, Chunk
 from tidelog.client.metadata import TopicPartition
 from tidelog.records.builder import BatchBuilder
+from tidelog.records.compression import Codec
 from tidelog.records.control import build_end_transaction_marker
 from tidelog.spark import columns as columns_module
 from tidelog.spark.client_options import FETCH_BYTES, ClientOptionError, client_options
@@ -92,6 +93,20 @@ def test_no_batch_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(batches) > 8 and max(each.nbytes for each in batches) <= 12_000
     assert found(batches, "offset") == list(range(1000))
     assert all(pickle.loads(pickle.dumps(each)) == each for each in batches)  # slices are what they seem
+
+
+def test_what_is_highly_compressed_is_decoded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "STORED_BYTES_FIRST", 300)
+    monkeypatch.setattr(columns_module, "DECODED_BYTES_MAX", 100_000)
+    data = b""
+    for number in range(20):
+        builder = BatchBuilder(base_offset=10 * number, codec=Codec.ZSTD)
+        for _ in range(10):
+            builder.append(0, None, b"x" * 5000)
+        data += builder.build()
+    batches = read(data, 3, 195, "offset", "value")
+    assert found(batches, "offset") == list(range(3, 195))
+    assert len(batches) > 5 and max(each.nbytes for each in batches) < 150_000
 
 
 def test_damage_is_named_with_the_way_around_it() -> None:
