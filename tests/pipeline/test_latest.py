@@ -143,3 +143,30 @@ def test_a_database_file_counts_from_the_specification_as_other_paths_do() -> No
         for url in ("sqlite:///a.db", "sqlite:////var/a.db", "postgresql://u@h/d")
     }
     assert list(moved.values()) == ["sqlite:////base/a.db", "sqlite:////var/a.db", "postgresql://u@h/d"]
+
+
+def test_the_command_line_says_which_flow_is_rebuilt() -> None:
+    from tidelog.pipeline.spec import parse
+    from tidelog.pipeline.values import with_overrides
+
+    text = """
+    [[flow]]
+    name = "kept"
+    job = "materialize"
+    topics = "t"
+    format = "raw"
+    table = "kept"
+    [[flow]]
+    name = "added"
+    job = "ingest"
+    topics = "t"
+    table = "added"
+    """
+    pipeline = parse(text, file="/x/pipeline.toml", environ={})
+    changed = with_overrides(pipeline, rebuild=["kept"])
+    assert isinstance(changed.flows[0].options, Options) and changed.flows[0].options.rebuild
+    assert changed.flows[1] == pipeline.flows[1]
+    with pytest.raises(OptionsError, match="no flow 'x' to rebuild; there are kept, added"):
+        with_overrides(pipeline, rebuild=["x"])
+    with pytest.raises(OptionsError, match="job ingest keeps no state"):
+        with_overrides(pipeline, rebuild=["added"])

@@ -35,7 +35,9 @@ def test_sentences_are_found_below_fields() -> None:
 
 
 def test_the_example_can_be_read() -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    example, *of_jobs = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for each in of_jobs:
+        assert len(parse(f'[[flow]]\nname = "example"\n{each}', file="/srv/x.toml", environ={}).flows) == 1
     found = parse(example, file="/srv/shop/pipeline.toml", environ={})
     assert [(flow.name, flow.job) for flow in found.flows] == [
         ("orders", "ingest"),

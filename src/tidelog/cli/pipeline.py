@@ -49,6 +49,14 @@ def run(
         str | None,
         typer.Option("--brokers", metavar="HOST:PORT,…", help="Instead of what the specification says."),
     ] = None,
+    rebuild: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rebuild",
+            metavar="FLOW",
+            help="Build this flow's table anew from the first offset; the old rows go when the new ones have caught up. May be given more than once.",
+        ),
+    ] = None,
 ) -> None:
     """Run all flows until Ctrl-C or SIGTERM, or until the last has finished.
 
@@ -60,7 +68,7 @@ def run(
     from tidelog.pipeline.runner import run as run_pipeline
     from tidelog.pipeline.values import with_overrides
 
-    pipeline = with_overrides(_load(spec), master=master, once=once)
+    pipeline = with_overrides(_load(spec), master=master, once=once, rebuild=rebuild or ())
     if brokers is not None:
         pipeline = replace(pipeline, brokers=brokers)
     with shown() as show:

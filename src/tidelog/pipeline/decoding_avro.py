@@ -91,7 +91,7 @@ class AvroDecoder(Decoder):
 
         number = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
         framed = frame.where(
-            (f.octet_length("value") > FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
+            (f.octet_length("value") >= FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
         )
         rows = framed.select(number.alias("number")).distinct().limit(NUMBERS_MAX).collect()
         assert self._registry is not None
@@ -186,7 +186,7 @@ def decoder_for(schemas: Schemas) -> Callable[[bytes], tuple[Any, str | None]]:
     def decode(value: bytes) -> tuple[Any, str | None]:
         number, body = -1, value
         if schemas.is_framed:
-            if len(value) <= FRAME_BYTES or value[0] != 0:
+            if len(value) < FRAME_BYTES or value[0] != 0:
                 return None, NO_FRAME
             number, body = int.from_bytes(value[1:FRAME_BYTES], "big"), value[FRAME_BYTES:]
             if number not in schemas.writers:

@@ -67,26 +67,23 @@ def spark_schema(schema: Any) -> t.StructType:
 
 
 class _Reading:
+    """Names count within the namespace of the record around them, unless they say their own."""
+
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
+        self._namespace = ""
         self._inside: list[str] = []
 
     def kind(self, schema: Any, path: str) -> t.DataType:
         if isinstance(schema, list):
             return self._union(schema, path)
         if isinstance(schema, str):
-            if schema in _SIMPLE:
-                return _SIMPLE[schema]
-            if schema not in self._named:
-                raise DecodingError(
-                    f"the Avro schema's field {path or 'at its root'} is of an unknown type {schema!r}"
-                )
-            return self.kind(self._named[schema], path)
+            return self._by_name(schema, path)
         name = schema.get("type")
         if isinstance(name, (dict, list)):
             return self.kind(name, path)
-        if "name" in schema and name in ("record", "enum", "fixed"):
-            self._define(schema)
+        if name in ("record", "enum", "fixed"):
+            self._named[self._full_name(schema)] = schema
         if "logicalType" in schema:
             if schema["logicalType"] == "decimal":
                 return t.DecimalType(schema["precision"], schema.get("scale", 0))
@@ -97,24 +94,39 @@ class _Reading:
             return t.ArrayType(self.kind(schema["items"], f"{path}.element"))
         if name == "map":
             return t.MapType(t.StringType(), self.kind(schema["values"], f"{path}.value"))
-        return self.kind(name, path)
+        return self._by_name(name, path)
 
-    def _define(self, schema: dict[str, Any]) -> None:
-        name, namespace = schema["name"], schema.get("namespace", "")
-        self._named[name.rpartition(".")[2]] = schema
-        self._named[name if "." in name or not namespace else f"{namespace}.{name}"] = schema
+    def _by_name(self, name: str, path: str) -> t.DataType:
+        if name in _SIMPLE:
+            return _SIMPLE[name]
+        found = self._named.get(f"{self._namespace}.{name}" if self._namespace else name) or self._named.get(
+            name
+        )
+        if found is None:
+            raise DecodingError(
+                f"the Avro schema's field {path or 'at its root'} is of an unknown type {name!r}"
+            )
+        return self.kind(found, path)
+
+    def _full_name(self, schema: dict[str, Any]) -> str:
+        name = str(schema["name"])
+        namespace = schema.get("namespace", self._namespace)
+        return name if "." in name or not namespace else f"{namespace}.{name}"
 
     def _record(self, schema: dict[str, Any], path: str) -> t.StructType:
-        if schema["name"] in self._inside:
+        name = self._full_name(schema)
+        if name in self._inside:
             raise DecodingError(
                 f"the Avro schema's field {path} contains itself ({schema['name']}), which no column can"
             )
-        self._inside.append(schema["name"])
+        around, self._namespace = self._namespace, name.rpartition(".")[0]
+        self._inside.append(name)
         fields = [
             t.StructField(each["name"], self.kind(each["type"], f"{path}.{each['name']}".lstrip(".")))
             for each in schema["fields"]
         ]
         self._inside.pop()
+        self._namespace = around
         return t.StructType(fields)
 
     def _union(self, members: list[Any], path: str) -> t.DataType:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as t
 
+from tidelog.pipeline.ddl import DdlError, parse_columns
 from tidelog.pipeline.decoding import (
     DATA,
     FRAME_BYTES,
@@ -42,7 +43,10 @@ class JsonDecoder(Decoder):
         self._kept = KeptSchema(settings.state, settings.schema)
         self.schema = self._kept.load()
         if self.schema is None and settings.schema is not None:
-            self.schema = parse_ddl(settings.schema)
+            try:
+                self.schema = parse_columns(settings.schema)
+            except DdlError as error:
+                raise DecodingError(f"flow {settings.flow}: schema: {error}") from None
 
     def prepare(self, frame: DataFrame) -> None:
         from pyspark.sql import functions as f
@@ -72,7 +76,7 @@ class JsonDecoder(Decoder):
     def _is_framed(self) -> Column:
         from pyspark.sql import functions as f
 
-        return (f.octet_length("value") > FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
+        return (f.octet_length("value") >= FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
 
     def decode(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
@@ -124,20 +128,6 @@ class JsonDecoder(Decoder):
             return said
         at = FRAME_BYTES if self.settings.framing == "registry" else 0
         return why_not_json(value[at:], self.schema or t.StructType([]))
-
-
-def parse_ddl(text: str) -> t.StructType:
-    """Needs a session: only Spark knows its own grammar."""
-    from pyspark.errors import PySparkException
-
-    try:
-        found = t.StructType.fromDDL(text)
-    except PySparkException as error:
-        first = str(error).strip().splitlines()[0]
-        raise DecodingError(f"schema {text!r} is none: {first}") from None
-    if not isinstance(found, t.StructType):
-        raise DecodingError(f'schema {text!r} has no columns; it looks like "id bigint, name string"')
-    return found
 
 
 def why_not_json(value: bytes, schema: t.StructType) -> str:

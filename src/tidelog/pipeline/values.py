@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import ModuleType
 from typing import Any, Final, Literal, TypeVar
 
 from tidelog.pipeline.job_modules import job_module
-from tidelog.pipeline.options import IS_PATH, Options, PathText, Problem
+from tidelog.pipeline.options import IS_PATH, Options, OptionsError, PathText, Problem
 
 AVAILABLE_NOW: Final = "available now"
 _INTERVAL: Final = re.compile(r"\d+ (?:millisecond|second|minute|hour|day)s?")
@@ -127,13 +127,31 @@ class Pipeline(Settings):
         return text
 
 
-def with_overrides(pipeline: Pipeline, *, master: str | None = None, once: bool = False) -> Pipeline:
-    """What the command line says is stronger than the file."""
+def with_overrides(
+    pipeline: Pipeline, *, master: str | None = None, once: bool = False, rebuild: Iterable[str] = ()
+) -> Pipeline:
+    """What the command line says is stronger than the file. `rebuild`: flows whose tables are built anew."""
     changed = pipeline if master is None else replace(pipeline, master=master)
+    changed = _rebuilding(changed, rebuild)
     if not once:
         return changed
     flows = tuple(replace(flow, trigger=None) for flow in changed.flows)
     return replace(changed, trigger=AVAILABLE_NOW, flows=flows)
+
+
+def _rebuilding(pipeline: Pipeline, names: Iterable[str]) -> Pipeline:
+    flows = {flow.name: flow for flow in pipeline.flows}
+    for name in names:
+        if name not in flows:
+            raise OptionsError(
+                [Problem("", f"there is no flow {name!r} to rebuild; there are {', '.join(flows)}")]
+            )
+        flow = flows[name]
+        if not hasattr(flow.options, "rebuild"):
+            raise OptionsError([Problem("", f"flow {name} cannot be rebuilt: job {flow.job} keeps no state")])
+        options: Any = flow.options
+        flows[name] = replace(flow, options=replace(options, rebuild=True))
+    return replace(pipeline, flows=tuple(flows.values()))
 
 
 def trigger_problems(text: str) -> Iterator[Problem]:

@@ -14,12 +14,15 @@ import pyarrow as pa
 from tidelog.client.consumer.records import Chunk
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import CorruptDataError, TidelogError
-from tidelog.records.batch import iter_headers
+from tidelog.records.batch import HEADER_SIZE, iter_headers, read_header
 from tidelog.records.columnar import decode_batches
 
 ROWS_MAX: Final = 1 << 18
 BYTES_MAX: Final = 32 << 20
 """Of one RecordBatch: Spark's JVM holds all of it at once, and a binary column must stay below 2 GiB."""
+STORED_BYTES_FIRST: Final = 1 << 20
+DECODED_BYTES_MAX: Final = 64 << 20
+"""Of one step of decoding, as far as the growth of what was decompressed last tells."""
 _TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1000
 _DECODED: Final = {
     "key": "key",
@@ -68,20 +71,9 @@ class ColumnsOfTask:
         """The records of a chunk below `end_offset`. UnreadableRecordError names what cannot be read."""
         try:
             for piece in chunk.visible_ranges():
-                at = 0
-                while at < len(piece):
-                    found = decode_batches(
-                        piece[at:] if at else piece,
-                        start_offset=chunk.start_offset,
-                        end_offset=end_offset,
-                        columns=self._decoded,
-                        check_crcs=check_crcs,
-                    )
-                    if not found.consumed_bytes:
-                        break
-                    at += found.consumed_bytes
-                    if found.records.num_rows:
-                        yield from slices(self._build(chunk.tp, found.records))
+                for records in _decoded(piece, chunk.start_offset, end_offset, self._decoded, check_crcs):
+                    if records.num_rows:
+                        yield from slices(self._build(chunk.tp, records))
         except CorruptDataError as error:
             raise UnreadableRecordError(
                 f"{chunk.tp}: {error}. To go on behind it, start at offset {_behind_damage(chunk)}"
@@ -110,6 +102,29 @@ class ColumnsOfTask:
         if known is None or len(known) < rows:
             known = self._constants[key] = _constant(tp[0] if name == "topic" else tp[1], max(rows, 1024))
         return known[:rows]
+
+
+def _decoded(
+    piece: memoryview, start_offset: int, end_offset: int, columns: Sequence[str], check_crcs: bool
+) -> Iterator[pa.RecordBatch]:
+    """In as few steps as may be: all at once if nothing is compressed, else so much that what comes out of it is bounded."""
+    at, step = 0, len(piece)
+    if len(piece) >= HEADER_SIZE and read_header(piece).codec:
+        step = STORED_BYTES_FIRST
+    while at < len(piece):
+        part = piece[at : at + step]
+        found = decode_batches(
+            part, start_offset=start_offset, end_offset=end_offset, columns=columns, check_crcs=check_crcs
+        )
+        if not found.consumed_bytes:
+            if len(part) == len(piece) - at:
+                return
+            step *= 4  # not one whole batch
+            continue
+        yield found.records
+        at += found.consumed_bytes
+        growth = max(1.0, found.records.nbytes / found.consumed_bytes)
+        step = max(STORED_BYTES_FIRST // 16, int(DECODED_BYTES_MAX / growth))
 
 
 def _behind_damage(chunk: Chunk) -> int:

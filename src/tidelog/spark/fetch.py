@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.cluster import ClusterClient, PartitionMissingError, TopicMissingError
 from tidelog.client.consumer.records import Aborted, Chunk
-from tidelog.client.errors import BrokerError, ClientError, RequestTimedOutError
+from tidelog.client.errors import BrokerError, ClientError
 from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.client.settings import ConsumerSettings
@@ -69,6 +69,8 @@ class _Open:
     tp: TopicPartition
     position: int
     progress_at: float
+    """Who got something last comes last in the next request."""
+    waiting_since: float
     preferred_node: int = -1
     empty_answers: int = 0
     is_done: bool = False
@@ -98,7 +100,7 @@ class RangesFetch:
 
     async def start(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._open = [_Open(each, each.tp, each.start, now) for each in self._ranges]
+        self._open = [_Open(each, each.tp, each.start, now, now) for each in self._ranges]
         self._task = asyncio.create_task(self._run())
 
     async def next(self) -> list[Fetched] | None:
@@ -121,11 +123,17 @@ class RangesFetch:
                 self._open.sort(key=lambda each: each.progress_at)
                 if fetched:
                     await self._ready.put(fetched)
+                    self._begin_to_wait()  # however long the reader took for what it had
             await self._ready.put(None)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - raised by whoever waits for records
             await self._ready.put(error)
+
+    def _begin_to_wait(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for each in self._open:
+            each.waiting_since = now
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
@@ -265,7 +273,7 @@ class RangesFetch:
         if not chunk.size or chunk.next_offset <= each.position:
             return None
         each.position = chunk.next_offset
-        each.progress_at = asyncio.get_running_loop().time()
+        each.progress_at = each.waiting_since = asyncio.get_running_loop().time()
         each.empty_answers = each.tries = 0
         each.is_done = each.position >= each.wanted.end
         return Fetched(chunk, each.wanted.end)
@@ -280,10 +288,11 @@ class RangesFetch:
             if each.empty_answers >= EMPTY_ANSWERS_MAX:
                 each.is_done = True  # compaction has left nothing behind this offset
             return
-        error = RequestTimedOutError(
-            f"{each.tp}: records up to offset {each.wanted.end} were there when the query was planned, and now only those before {visible} can be read"
-        )
-        await self._wait_or_give_up([each], error)
+        if self._waited_ms([each]) > self._patience_ms:
+            why = f"{each.tp}: offsets {each.position} to {each.wanted.end} were there when the query was planned, and now only those before {visible} can be read: its log was cut"
+            self._lose(each, Loss(each.tp, Cause.CUT, each.position, None, why))
+            return
+        await asyncio.sleep(self._cluster.backoff().next_seconds())
 
     async def _refused(self, each: _Open, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -339,14 +348,17 @@ class RangesFetch:
         if self._fail_on_data_loss:
             raise DataLossError([loss])
         logger.warning("going on after a loss (failOnDataLoss is false): %s", loss.explanation)
-        each.progress_at = asyncio.get_running_loop().time()
+        each.waiting_since = asyncio.get_running_loop().time()
         if loss.goes_on_at is None or loss.goes_on_at >= each.wanted.end:
             each.is_done = True
         else:
             each.position = loss.goes_on_at
 
+    def _waited_ms(self, ranges: Iterable[_Open]) -> float:
+        return (asyncio.get_running_loop().time() - min(each.waiting_since for each in ranges)) * 1000
+
     async def _wait_or_give_up(self, ranges: Sequence[_Open], error: ClientError) -> None:
-        waited_ms = (asyncio.get_running_loop().time() - min(each.progress_at for each in ranges)) * 1000
+        waited_ms = self._waited_ms(ranges)
         if not error.retriable or waited_ms > self._patience_ms:
             error.add_note(
                 f"gave up after {waited_ms:.0f} ms without records; kafkaConsumer.pollTimeoutMs is how long a task waits"

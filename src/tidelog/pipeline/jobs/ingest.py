@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidelog.pipeline.context import FromTopics, JobContext
+from tidelog.pipeline.ddl import DdlError, parse_columns
 from tidelog.pipeline.decoding import (
     DATA,
     PASSES_MAX,
@@ -50,6 +51,7 @@ class Options(FromTopics):
     table: PathText
     """A directory. Driver and executors must see it under the same name."""
     table_format: TableFormat = "delta"
+    """How the table is kept. Delta and Iceberg have transactions; parquet is a directory of files that any reader can list."""
     """What the table is kept as."""
     format: Format = "json"
     """Of the values: json, avro, or raw (columns key and value as they are)."""
@@ -64,16 +66,19 @@ class Options(FromTopics):
     metadata: tuple[str, ...] = ("topic", "partition", "offset", "timestamp")
     """What else of a record becomes a column, with an underscore before its name: topic, partition, offset, timestamp, timestampType, key, headers."""
     partition_by: tuple[str, ...] = ()
+    """Columns by whose values files are kept apart: texts, whole numbers, dates or booleans with few values. Cannot be changed once the table is there."""
     """Columns whose values become directories of the table."""
     schema_changes: SchemaChanges = "add"
     """When records have new fields: add columns, fail, or ignore them (which is the fastest: nothing is looked for)."""
     on_undecodable: OnUndecodable = "dead-letter"
+    """What becomes of a record that cannot be decoded: dead-letter (sent to a topic with its bytes, its place and the reason), fail (the flow stops at it), skip (counted, and told in the log)."""
     """What happens to a record that cannot be decoded: sent to the dead-letter topic, the flow fails, or it is left out and counted."""
     dead_letter_topic: str | None = None
     """The flow's name with `.dlq` behind it, unless said otherwise. Made if there is none."""
     compact_every_batches: int | None = None
     """How often small files are made one: 100 for Delta, never for others, unless said otherwise. 0: never."""
     compact_every_minutes: float | None = None
+    """The same by the clock; counts from the start of the flow, and is looked at after each batch."""
     """The same by time; whichever comes first."""
     retention_hours: float = 168.0
     """How long files that compaction has replaced stay, for readers that began before it."""
@@ -106,6 +111,11 @@ class Options(FromTopics):
                 yield Problem("schema", "raw values have none: they are bytes")
             if self.framing != "none":
                 yield Problem("framing", "raw values are taken as they are, frame and all")
+        if self.format == "json" and self.schema is not None:
+            try:
+                parse_columns(self.schema)
+            except DdlError as error:
+                yield Problem("schema", str(error))
         if self.registry is not None and (self.format != "avro" or self.framing != "registry"):
             yield Problem("registry", 'is for format = "avro" with framing = "registry" only')
         if self.format == "avro":

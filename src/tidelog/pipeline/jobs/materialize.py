@@ -43,6 +43,7 @@ class Options(FromTopics):
     database: PathText | None = None
     """`sqlite:///orders.db` or `postgresql://user@host/name`."""
     database_table: str | None = None
+    """The table in it, with a schema before a dot if it has one. Made if there is none."""
     """Of the database. Made if there is none."""
     format: ValueFormat = "json"
     """Of the values: json; debezium, an envelope of a change, by itself or with its schema around it; or raw, columns key and value as they are."""
@@ -57,6 +58,7 @@ class Options(FromTopics):
     position_columns: bool = False
     """Rows say which record they are from: _topic, _partition, _offset, _timestamp."""
     on_undecodable: Literal["dead-letter", "fail"] = "dead-letter"
+    """What becomes of records that cannot be understood: they are sent to a topic, or stop the flow."""
     """What happens to a record that cannot be decoded: sent to the dead-letter topic, or the flow fails."""
     dead_letter_topic: str | None = None
     """The flow's name with `.dlq` behind it, unless said otherwise. Made if there is none."""
@@ -64,6 +66,10 @@ class Options(FromTopics):
     """Build the table anew from the first offset; the old rows are replaced, all at once, when the new ones have caught up."""
     take_over: bool = False
     """Go on with a table that was written under another checkpoint, from the offsets of this one's."""
+    compact_every_batches: int = 100
+    """How often small files of a Delta table are made one, and files that were replaced long ago removed. 0: never."""
+    retention_hours: float = 168.0
+    """How long replaced files of a Delta table stay, for readers that began before. Every batch replaces the files whose rows it changes: lower it for a large table that changes all the time."""
     max_offsets_per_batch: int | None = OFFSETS_PER_BATCH
     max_bytes_per_batch: int | None = BYTES_PER_BATCH
 
@@ -90,6 +96,9 @@ class Options(FromTopics):
             yield Problem("database_table", "is the name of a table in a database, and there is no database")
         if self.max_offsets_per_batch is None:
             yield Problem("max_offsets_per_batch", "a batch's rows are in memory, so it needs a limit")
+        for name in ("compact_every_batches", "retention_hours"):
+            if getattr(self, name) < 0:
+                yield Problem(name, f"must not be negative, and is {getattr(self, name)}")
         yield from self._check_raw() if self.format == "raw" else self._check_columns()
 
     def _check_database(self) -> Iterator[Problem]:
@@ -187,9 +196,10 @@ def open_target(options: Options) -> State:
     schema = to_arrow_schema(shape.row_type(), timezone="UTC")
     if options.database:
         return open_state(options.database, options.database_table or "", schema, shape.key)
-    from tidelog.pipeline.tables.delta_merge import DeltaState
+    from tidelog.pipeline.tables.delta_merge import DeltaState, Upkeep
 
-    return DeltaState(options.table or "", schema, shape.key)
+    upkeep = Upkeep(every_batches=options.compact_every_batches, retention_hours=options.retention_hours)
+    return DeltaState(options.table or "", schema, shape.key, upkeep=upkeep)
 
 
 class _Writer:
