@@ -65,7 +65,6 @@ class Options(FromTopics):
     """How much later than the latest event so far another one may come."""
     group_by: tuple[str, ...] = ()
     """Columns that results are told apart by, beside their window; null is a group, too."""
-    """Columns whose values have windows of their own."""
     aggregates: Mapping[str, str] = field(default_factory=lambda: {"count": "count"})
     """Columns of the result: `{orders = "count", revenue = "sum(total)", customers = "approx_distinct(customer)"}`."""
     where: str | None = None
@@ -80,7 +79,6 @@ class Options(FromTopics):
     """Records that are no JSON of the schema, or have no event time, are counted and left out, or stop the flow."""
     rebuild: bool = False
     """Compute the table anew from the first offset; the old results are replaced, all at once, when the new ones have caught up."""
-    """Build the table anew from the first offset."""
     take_over: bool = False
     """Go on with a table that was written under another checkpoint."""
     max_offsets_per_batch: int | None = OFFSETS_PER_BATCH

@@ -37,7 +37,6 @@ OFFSETS_PER_STEP: Final = 200_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
     topics: tuple[str, ...]
-    """What to read."""
     """What is copied."""
     path: PathText | None = None
     """A data directory (a stopped broker's, a backup's, a running one's sealed part) to read instead of brokers."""
