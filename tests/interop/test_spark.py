@@ -48,10 +48,10 @@ def load(path: Path) -> Any:
 @pytest.mark.parametrize("what", [what for what in COMPARED if what not in ("refused", "speed")])
 def test_both_give_the_same(answers: dict[str, dict[str, Any]], what: str) -> None:
     theirs, ours = answers[what]["kafka"], answers[what]["tidelog"]
-    for each in (theirs, ours):
-        assert "error" not in each, each["error"]
+    for format, each in answers[what].items():
+        assert "error" not in each, f"{format}: {each['error']}"
         assert all(each.values()), (
-            f"nothing was compared: {[name for name, found in each.items() if not found]}"
+            f"{format} gave nothing: {[name for name, found in each.items() if not found]}"
         )
     for name, rows in theirs.items():
         assert ours[name] == rows, name
