@@ -12,10 +12,10 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run broker test lint fmt bench micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
+.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
 
 help: ## list the verbs
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | \
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
 		while IFS='|' read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
 
 install: $(STAMP) ## create .venv with the pinned versions (instant when nothing changed)
@@ -66,6 +66,9 @@ fmt: install ## format and fix what can be fixed
 
 bench: install ## measure beside Apache Kafka on this machine, an hour (BENCH="--quick" for three)
 	$(PY) -m bench.run $(BENCH)
+
+bench-spark: install ## Spark's source and sink beside Spark's own Kafka connector, two hours (BENCH="--quick" to try it)
+	$(PY) -m bench.spark $(BENCH)
 
 micro: install ## microseconds of the hot paths, beside their budgets
 	$(PY) -m bench.micro $(MICRO)
