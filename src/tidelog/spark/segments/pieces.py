@@ -67,17 +67,15 @@ def read_stretch(
     stretch: Stretch, wanted: Wanted, *, on_harm: OnHarm | None = None, buffer: bytearray | None = None
 ) -> Iterator[Piece]:
     disk = PosixDisk(max_open_files=4, read_only=True)
-    file = _open(disk, stretch)
+    file = open_stretch(disk, stretch)
     try:
-        yield from _Reading(
-            file, stretch, wanted, on_harm, bytearray() if buffer is None else buffer
-        ).pieces()
+        yield from Reading(file, stretch, wanted, on_harm, bytearray() if buffer is None else buffer).pieces()
     finally:
         file.unpin()
         file.close()
 
 
-def _open(disk: PosixDisk, stretch: Stretch) -> PosixFile:
+def open_stretch(disk: PosixDisk, stretch: Stretch) -> PosixFile:
     """The very file that was planned for, pinned. Retention and compaction rename the old one, and keep it for a while."""
     for path in (stretch.path, stretch.path + files.DELETED):
         try:
@@ -96,19 +94,19 @@ def _open(disk: PosixDisk, stretch: Stretch) -> PosixFile:
     )
 
 
-class _Reading:
+class Reading:
     def __init__(
         self, file: PosixFile, stretch: Stretch, wanted: Wanted, on_harm: OnHarm | None, buffer: bytearray
     ) -> None:
         self._file = file
         self._descriptor = file.pin()
         file.unpin()  # the caller's pin holds it
-        self._stretch = stretch
+        self.stretch = stretch
         self._wanted = wanted
         self._on_harm = on_harm
         self._buffer = buffer
-        self._position = stretch.position
-        self._next_offset = stretch.start_offset
+        self.position = stretch.position
+        self.next_offset = stretch.start_offset
         self._piece = PIECE_BYTES
         self._harm: Harm | None = None  # found, and not reached yet
         self._needs_table = bool(
@@ -116,15 +114,15 @@ class _Reading:
         )
 
     def pieces(self) -> Iterator[Piece]:
-        stretch = self._stretch
-        while self._position < stretch.end_position and self._next_offset < stretch.end_offset:
-            if self._harm is not None and self._harm.position == self._position:
+        stretch = self.stretch
+        while self.position < stretch.end_position and self.next_offset < stretch.end_offset:
+            if self._harm is not None and self._harm.position == self.position:
                 self._pass(self._harm)
                 continue
             stop = stretch.end_position if self._harm is None else self._harm.position
-            view = self._read(min(self._piece, stop - self._position))
+            view = self._read(min(self._piece, stop - self.position))
             try:
-                piece = self._decode(view)
+                piece = self.decode(view)
             except CorruptDataError as error:
                 self._found(self._locate(view, str(error)))
                 continue
@@ -135,13 +133,13 @@ class _Reading:
                     yield piece
                 continue
             # Nothing was whole: the batch is larger than a piece, or cut off.
-            if self._position + self._piece < stop:
+            if self.position + self._piece < stop:
                 self._piece *= 2
             elif stretch.may_be_torn and stop == stretch.end_position:
                 return
             else:
-                left = stop - self._position
-                self._found(self._harm_at(self._position, f"{left} bytes hold no whole batch"))
+                left = stop - self.position
+                self._found(self._harm_at(self.position, f"{left} bytes hold no whole batch"))
 
     def _read(self, count: int) -> memoryview:
         if len(self._buffer) < count:
@@ -149,7 +147,7 @@ class _Reading:
         view = memoryview(self._buffer)[:count]
         done = 0
         while done < count:
-            more = os.preadv(self._descriptor, [view[done:]], self._position + done)
+            more = os.preadv(self._descriptor, [view[done:]], self.position + done)
             if not more:
                 break
             done += more
@@ -159,16 +157,16 @@ class _Reading:
         view.release()
         return short
 
-    def _decode(self, view: memoryview) -> Piece | None:
+    def decode(self, view: memoryview) -> Piece | None:
         """None: not a single whole batch. Moves on behind what it has read."""
-        stretch, wanted = self._stretch, self._wanted
+        stretch, wanted = self.stretch, self._wanted
         table, consumed, next_offset = None, 0, -1
         visible: memoryview = view
         if self._needs_table:
             table, consumed, next_offset = scan(view, stretch.start_offset, stretch.end_offset)
             is_visible = visible_batches(table, stretch.aborted, wanted)
             if not is_visible.all():
-                _check_crcs(view, table[~is_visible])
+                check_crcs(view, table[~is_visible])
                 visible = gathered(view, table, is_visible)
                 table = table[is_visible]
             else:
@@ -184,22 +182,22 @@ class _Reading:
         records = None if isinstance(decoded, int) else decoded.records
         if table is not None and wanted.with_batches:
             assert records is not None
-            table[:, kernels.POSITION] += self._position
+            table[:, kernels.POSITION] += self.position
             table[:, kernels.ROWS] = _rows_of(table, records.column("offset"))
-        self._position += consumed
-        self._next_offset = max(next_offset, self._next_offset)
+        self.position += consumed
+        self.next_offset = max(next_offset, self.next_offset)
         self._piece = _next_piece(consumed, records.nbytes if records is not None else 0)
         return Piece(records, rows, consumed, table if wanted.with_batches else None)
 
     def _records(self, visible: memoryview, table: Any) -> Decoded | int:
         """Decoded records, or only their number, which headers tell if no column is asked for."""
-        stretch, wanted = self._stretch, self._wanted
+        stretch, wanted = self.stretch, self._wanted
         if not wanted.columns and table is not None:
             is_inside = (table[:, kernels.BASE_OFFSET] >= stretch.start_offset) & (
                 table[:, kernels.LAST_OFFSET] < stretch.end_offset
             )
             if is_inside.all():
-                _check_crcs(visible, table)
+                check_crcs(visible, table)
                 return int(table[:, kernels.RECORD_COUNT].sum())
         columns = wanted.columns or ("offset",)
         decoded = decode_batches(
@@ -212,7 +210,7 @@ class _Reading:
         if table is not None and len(table) and decoded.consumed_bytes < len(visible):
             # More than Arrow takes in one go. Rare: a piece of one enormous expansion.
             raise SegmentsError(
-                f"{stretch.path}, from position {self._position} on: batches expand to more than 1 GiB in {len(visible)} bytes; they cannot be read with these options"
+                f"{stretch.path}, from position {self.position} on: batches expand to more than 1 GiB in {len(visible)} bytes; they cannot be read with these options"
             )
         return decoded if wanted.columns else decoded.records.num_rows
 
@@ -228,8 +226,8 @@ class _Reading:
                     offset = header.next_offset
                     if problem_of := _problem(fresh, at, header):
                         return Harm(
-                            self._stretch.path,
-                            self._position + at,
+                            self.stretch.path,
+                            self.position + at,
                             header.size,
                             header.base_offset,
                             header.next_offset,
@@ -237,14 +235,14 @@ class _Reading:
                         )
                     at += header.size
             except CorruptDataError as error:
-                return self._harm_at(self._position + at, str(error), offset)
+                return self._harm_at(self.position + at, str(error), offset)
         finally:
             fresh.release()
-        return self._harm_at(self._position, problem)
+        return self._harm_at(self.position, problem)
 
     def _harm_at(self, position: int, problem: str, first_offset: int = 0) -> Harm:
-        stretch = self._stretch
-        first_offset = max(first_offset, self._next_offset)
+        stretch = self.stretch
+        first_offset = max(first_offset, self.next_offset)
         found = find_valid_batch(
             self._file,
             position + 1,
@@ -266,8 +264,8 @@ class _Reading:
         assert self._on_harm is not None
         self._on_harm(harm)
         self._harm = None
-        self._position += harm.length
-        self._next_offset = max(self._next_offset, harm.end_offset)
+        self.position += harm.length
+        self.next_offset = max(self.next_offset, harm.end_offset)
 
 
 def scan(view: memoryview, start_offset: int, end_offset: int) -> tuple[Any, int, int]:
@@ -317,7 +315,7 @@ def gathered(view: memoryview, table: Any, is_visible: Any) -> memoryview:
     return view[:end]
 
 
-def _check_crcs(view: memoryview, table: Any) -> None:
+def check_crcs(view: memoryview, table: Any) -> None:
     """Of batches that nobody decodes: they decide what is shown, or how many there are."""
     for position, end in table[:, [kernels.POSITION, kernels.PAYLOAD_END]].tolist():
         with view[position:end] as batch:
