@@ -25,6 +25,7 @@ PAUSE_SECONDS_MIN: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
 FORGIVEN_SECONDS: Final = 3600.0
 """A flow that ran so long has earned its restarts back."""
+CANCEL_EVERY_SECONDS: Final = 0.2
 FULL_BYTES: Final = 16 * 1024
 """A disk with less left than a batch's own files take is full."""
 SLOW_STARTS_MAX: Final = 10
@@ -162,9 +163,10 @@ class FlowRun:
 
         # What cannot be stopped any more has ended by itself, or with Java; nobody is to hear of it now.
         with suppress(PySparkException, Py4JError, OSError):
-            if self._thread is not None and self._thread.is_alive():
+            while self._thread is not None and self._thread.is_alive():
+                # Again and again: a job may be between two of Spark's.
                 self._context.spark.sparkContext.cancelJobGroup(self._group)
-                self._thread.join()
+                self._thread.join(CANCEL_EVERY_SECONDS)
             for query in self._queries:
                 query.stop()
 

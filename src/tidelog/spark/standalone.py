@@ -127,6 +127,9 @@ def end(members: Sequence[Member]) -> None:
     deadline = time.monotonic() + END_SECONDS_MAX
     left = list(members)
     while left and time.monotonic() < deadline:
+        for member in left:
+            with suppress(ChildProcessError):  # another command has started it
+                os.waitpid(member.process["pid"], os.WNOHANG)
         left = [member for member in left if member.why_gone() is None]
         time.sleep(0.05)
     for member in left:
