@@ -107,6 +107,7 @@ clients: install ## every client library against the broker, nothing else
 
 docs: install ## regenerate the reference pages that come from tables in the code
 	$(PY) -m tidelog.config.docs > docs/CONFIGURATION.md
+	$(PY) -m tidelog.pipeline.reference docs/PIPELINE.md
 	$(PY) tools/generate_messages.py
 
 constraints: ## write the versions now in .venv to constraints.txt
