@@ -114,9 +114,9 @@ def test_by_key_where_partitions_differ(spark: Any, cluster: Cluster, source: st
     )
     wanted = [row for row in contents(cluster, source)[1] if row[4] >= 40]
     found = contents(cluster, "narrow")
-    assert sorted(row[:4] for rows in found.values() for row in rows if row[0]) == sorted(
-        row[:4] for row in wanted if row[0]
-    )
+    keyed = [row[:4] for rows in found.values() for row in rows if row[0]]
+    assert sorted(keyed, key=repr) == sorted((row[:4] for row in wanted if row[0]), key=repr)
+    assert sum(map(len, found.values())) == len(wanted)
     for rows in found.values():
         for key in {row[0] for row in rows if row[0]}:
             assert [row[3] for row in rows if row[0] == key] == [row[3] for row in wanted if row[0] == key]
