@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.client.metadata import TopicPartition
@@ -19,19 +19,33 @@ partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c.d"]), st.in
 # ---- offsets
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     offsets=st.dictionaries(partitions, st.integers(0, 1 << 62), max_size=8),
-    ids=st.dictionaries(st.sampled_from(["a", "b"]), st.text("0123456789abcdef", min_size=32, max_size=32)),
+    ids=st.dictionaries(
+        st.sampled_from(["a", "b"]), st.integers(0, (1 << 128) - 1).map("{:032x}".format), max_size=2
+    ),
     epochs=st.dictionaries(partitions, st.integers(0, 1 << 31), max_size=8),
+    begins=st.dictionaries(partitions, st.integers(0, 1 << 62), max_size=8),
 )
 def test_offsets_come_back_as_they_were(
-    offsets: dict[TopicPartition, int], ids: dict[str, str], epochs: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int],
+    ids: dict[str, str],
+    epochs: dict[TopicPartition, int],
+    begins: dict[TopicPartition, int],
 ) -> None:
-    whole = Offsets(offsets, ids, epochs)
+    whole = Offsets(offsets, ids, epochs, begins)
     back = Offsets.from_json(whole.to_json())
     assert back.next == offsets
     assert back.topic_ids == {topic: each for topic, each in ids.items() if topic in whole.topics}
-    assert back.epochs == epochs
+    assert back.epochs == epochs and back.begins == begins
+
+
+def test_what_a_batch_reads_is_said_by_its_two_offsets() -> None:
+    start = Offsets({A: 10, B: 5})
+    end = Offsets({A: 12, B: 9, C: 3}, begins={B: 2})
+    assert end.since(start) == {A: (10, 12), B: (2, 9), C: (0, 3)}
+    assert end.unknown_since(start) == {C} and end.since(start, {A: 0, C: 1})[C] == (1, 3)
 
 
 def test_offsets_of_sparks_own_source_are_read_and_ours_look_like_them() -> None:

@@ -84,6 +84,9 @@ def test_what_was_sent_is_read_with_and_without_filters(spark: Any, cluster: Clu
             assert ("Filter" in plan) and (
                 ("offset#" in plan.split("Filter", 1)[1].split("\n")[0]) is (is_pushed == "false")
             )
+            # Nothing is that late: with push-down there is nothing to plan tasks for (Spark makes one all the same).
+            late = reader(spark, cluster, minPartitions="6").load().filter("timestamp > '2999-01-01'")
+            assert late.count() == 0 and late.rdd.getNumPartitions() == (1 if is_pushed == "true" else 6)
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

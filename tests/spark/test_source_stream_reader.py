@@ -263,6 +263,19 @@ def test_a_checkpoint_of_sparks_own_source_gets_ids_at_once(
         idle.trigger()
 
 
+def test_a_planned_batch_of_sparks_own_source_begins_new_partitions_where_they_begin(
+    cluster: Cluster, servers: str
+) -> None:
+    name = cluster.create_topic(f"theirs-{next(_numbers)}", 2)
+    for partition in range(2):
+        send(servers, name, numbered(0, 10), partition=partition)
+    with Admin(servers) as admin:
+        admin.delete_records({TopicPartition(name, 1): 4})
+    planned: list[dict[str, Any]] = [{name: {"0": 8}}, {name: {"0": 9, "1": 6}}]
+    query = Query(servers, planned, subscribe=name)
+    assert values(query.run()) == [b"8", b"4", b"5"]
+
+
 def test_a_broker_that_restarts_is_waited_for(servers: str) -> None:
     with Cluster(topics=["calm"]) as own:
         send(own.bootstrap_servers, "calm", numbered(0, 5))

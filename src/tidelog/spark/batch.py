@@ -44,7 +44,6 @@ class BatchReader(DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options = SourceOptions.parse(given, is_stream=False)
         self._narrowing = Narrowing()
-        warn_of_ignored(options)
         self._task = TaskReader.of(options, schema)
 
     @property
@@ -57,6 +56,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
+        warn_of_ignored(options)
         logs = Logs(options)
         view = logs.look()
         check_all_there(options.subscription, view)

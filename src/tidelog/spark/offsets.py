@@ -45,9 +45,16 @@ class Offsets:
         kept = {tp: epoch for tp, epoch in self.epochs.items() if offsets.get(tp) == self.next.get(tp)}
         return Offsets(dict(offsets), self.topic_ids, kept)
 
-    def since(self, start: Offsets) -> dict[TopicPartition, tuple[int, int]]:
-        """The batch between two offsets of a stream: what it reads of each partition, as [from, to)."""
-        return {tp: (self.begins.get(tp, start.next.get(tp, 0)), offset) for tp, offset in self.next.items()}
+    def unknown_since(self, start: Offsets) -> set[TopicPartition]:
+        """New partitions of which this does not say where they begin: another source wrote it."""
+        return self.next.keys() - start.next.keys() - self.begins.keys()
+
+    def since(
+        self, start: Offsets, earliest: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The batch between two offsets of a stream: what it reads of each partition, as [from, to). `earliest` is for those that are unknown."""
+        known = {**(earliest or {}), **start.next, **self.begins}
+        return {tp: (known.get(tp, 0), offset) for tp, offset in self.next.items()}
 
     def to_json(self) -> dict[str, Any]:
         """What Spark writes into its checkpoint: nested dictionaries of strings and numbers, in order."""

@@ -49,7 +49,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
         self._initial: Offsets | None = None
-        warn_of_ignored(options)
 
     # -- which offsets ----------------------------------------------------------------------------------------------
 
@@ -131,8 +130,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.latest[tp] if self._target is None else min(view.latest[tp], self._target.get(tp, 0))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to `latestOffset`. There the options themselves count; it is told one of them so that it knows there is a limit."""
+        """What Spark hands back to `latestOffset`. There the options themselves count; it is told one of them so that it knows there is a limit.
+
+        It asks once for each run of a query, which makes this the place for warnings.
+        """
         options = self._options
+        warn_of_ignored(options)
         if options.offsets_max is not None:
             return ReadMaxRows(options.offsets_max)
         if options.bytes_max is not None:
@@ -150,10 +153,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what to read -----------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        upto = Offsets.from_json(end)
+        since, upto = Offsets.from_json(start), Offsets.from_json(end)
+        earliest = self._logs.look().earliest if upto.unknown_since(since) else {}
         ranges = [
             OffsetRange(tp, begin, offset)
-            for tp, (begin, offset) in sorted(upto.since(Offsets.from_json(start)).items())
+            for tp, (begin, offset) in sorted(upto.since(since, earliest).items())
         ]
         return task_partitions(ranges, upto.topic_ids, self._options)
 
