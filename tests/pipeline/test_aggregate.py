@@ -187,3 +187,43 @@ def test_results_and_late_rows_are_those_of_the_plain_calculation(
     assert {
         (datetime.datetime.fromisoformat(end), shop): value["n"] for (end, shop), value in last.items()
     } == {key: row[1] for key, row in model.results().items()}
+
+
+def test_closed_windows_come_once_in_mode_append(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    source, out = cluster.create_topic("steps", 1), cluster.create_topic("closed", 1)
+    table = {
+        "topics": source,
+        "schema": "at TIMESTAMP, n INT",
+        "event_time": "at",
+        "window": "1 minute",
+        "watermark": "30 seconds",
+        "aggregates": {"n": "sum(n)"},
+        "mode": "append",
+        "to_topic": out,
+        "on_undecodable": "fail",
+    }
+    times = [BASE_MS + number * 7_000 for number in range(60)]
+    for part in (times[:30], times[30:]):
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number, at in enumerate(part):
+                producer.send(source, json.dumps({"at": moment(at).isoformat(), "n": number}).encode())
+        run(spark, cluster, tmp_path / "state", table)
+    expected: dict[int, int] = defaultdict(int)
+    for part in (times[:30], times[30:]):
+        for number, at in enumerate(part):
+            expected[at // 60_000 * 60_000] += number
+    closed = {start: total for start, total in expected.items() if start + 60_000 <= times[-1] - 30_000}
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        tp = TopicPartition(out, 0)
+        consumer.assign([tp])
+        found: list[Any] = []
+        while consumer.position(tp) < consumer.end_offsets([tp])[tp]:
+            found += [json.loads(each.value or b"") for each in consumer.poll()]
+    assert len(found) == len(closed) > 3
+    assert {row["window_start"]: row["n"] for row in found} == {
+        moment(start).strftime("%Y-%m-%dT%H:%M:%S.000Z"): total for start, total in closed.items()
+    }
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send(source, b"poison")
+    with pytest.raises(Exception, match="1 records of batch"):
+        run(spark, cluster, tmp_path / "state", table)

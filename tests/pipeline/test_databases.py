@@ -101,7 +101,7 @@ def test_a_batch_that_fails_before_its_commit_leaves_nothing(
         (Kept("orders", "c1", 3, "a", False), batch(3, offsets="b"), "restored from a copy"),
         (Kept("orders", "c1", 3, "", False), batch(2), "another runner of the flow is ahead"),
         (Kept("orders", "c1", 3, "", False), batch(5), "lacks what came between"),
-        (Kept("orders", "c2", 3, "", False), batch(1, takes_over=True), "another runner has taken"),
+        (Kept("orders", "c2", 3, "", False), batch(1, is_rebuild=True), "another runner has taken"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(kept: Kept | None, given_batch: Batch, says: str) -> None:
@@ -112,6 +112,8 @@ def test_what_does_not_belong_together_is_refused(kept: Kept | None, given_batch
 def test_a_new_checkpoint_is_let_in_when_asked_for() -> None:
     kept = Kept("orders", "c2", 3, "", False)
     assert is_new(kept, batch(0, takes_over=True), "t")
+    assert is_new(kept, batch(7, takes_over=True), "t")  # an imported checkpoint does not begin with batch 0
+    assert is_new(None, batch(7, takes_over=True), "t")
     assert is_new(kept, batch(0, is_rebuild=True), "t")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,11 +15,15 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline import postgres
+from tidelog.client.blocking import Producer
+from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.databases import StateDatabase, open_state
 from tidelog.pipeline.databases_ledger import Batch, FencedError, Kept
 from tidelog.pipeline.databases_postgres import PostgresState
 from tidelog.pipeline.databases_sql import DatabaseError
+from tidelog.pipeline.jobs import materialize
 from tidelog.pipeline.latest import DELETED
+from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.interop
 
@@ -156,3 +162,52 @@ def test_what_the_server_refuses_is_told(url: str) -> None:
         open_state(url, "other", SCHEMA, ["id"]).prepare()
     with pytest.raises(DatabaseError, match=r"127\.0\.0\.1:1/"):
         open_state("postgresql://u:secret@127.0.0.1:1/d", "t", SCHEMA, ["id"]).prepare()
+
+
+@pytest.mark.timeout(600)
+def test_a_topic_is_kept_in_it_also_when_the_flow_dies_after_a_commit(
+    spark: Any, cluster: Cluster, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = cluster.create_topic("people", 2)
+    expected: dict[int, str] = {}
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(300):
+            key, name = number * 7 % 40, f"name {number}"
+            gone = number % 5 == 0
+            value = None if gone else json.dumps({"id": key, "name": name}).encode()
+            producer.send(topic, value, key=b"%d" % key)
+            expected.pop(key, None)
+            if not gone:
+                expected[key] = name
+    options = materialize.Options(
+        topics=(topic,),
+        schema="id BIGINT, name STRING",
+        key=("id",),
+        database=url,
+        database_table="people",
+        max_offsets_per_batch=100,
+    )
+
+    def start() -> Any:
+        context = JobContext(
+            spark=spark,
+            name="people",
+            brokers=cluster.bootstrap_servers,
+            state=str(tmp_path),
+            trigger={"availableNow": True},
+        )
+        return materialize.start(context, options)
+
+    apply = PostgresState.apply
+
+    def dying(self: Any, batch: Batch, rows: pa.Table) -> bool:
+        done = apply(self, batch, rows)
+        if batch.number == 1:
+            raise ZeroDivisionError("after the commit")
+        return done
+
+    with monkeypatch.context() as patched, pytest.raises(Exception, match="after the commit"):
+        patched.setattr(PostgresState, "apply", dying)
+        start().awaitTermination()
+    start().awaitTermination()
+    assert content(url, "people") == expected

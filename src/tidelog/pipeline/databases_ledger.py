@@ -27,7 +27,7 @@ class Batch:
     """Rows are collected beside the table until `is_caught_up`."""
     is_caught_up: bool = True
     takes_over: bool = False
-    """A first batch may follow another checkpoint's."""
+    """It may follow another checkpoint's. For the first batch of a run only: two runners must not take a table from each other by turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def is_new(kept: Kept | None, batch: Batch, target: str) -> bool:
         if batch.number > 0 and not batch.takes_over:
             raise FencedError(
                 f"the checkpoint of flow {batch.flow} is at batch {batch.number}, but the database has never heard of it and table {target} may lack what came before: "
-                "the database was emptied or restored. Rebuild the table from offset 0 with --rebuild"
+                "the database was emptied or restored, or the checkpoint imported. "
+                "Rebuild the table from offset 0 with --rebuild, or set take_over = true to go on from the checkpoint's offsets"
             )
         return True
     if kept.flow != batch.flow:
@@ -55,7 +56,7 @@ def is_new(kept: Kept | None, batch: Batch, target: str) -> bool:
             f"table {target} is kept by flow {kept.flow}: flow {batch.flow} needs a table of its own"
         )
     if kept.checkpoint != batch.checkpoint:
-        if batch.number == 0 and (batch.is_rebuild or batch.takes_over):
+        if batch.takes_over or (batch.is_rebuild and batch.number == 0):
             return True
         raise FencedError(
             f"table {target} was written up to batch {kept.batch} under checkpoint {kept.checkpoint}, and this run of flow {batch.flow} has checkpoint {batch.checkpoint}: "

@@ -199,6 +199,7 @@ class _Writer:
         self._context = context
         self._options = options
         self._plan = plan
+        self._takes_over = options.take_over
         self._schema = arrow_schema(schema)
         self._totals = Totals(context.state, context.counters)
         self._table = self._open_table()
@@ -224,7 +225,7 @@ class _Writer:
             offsets=where.offsets if where else "",
             is_rebuild=self._plan is not None,
             is_caught_up=self._plan is None or self._plan.is_reached(where),
-            takes_over=self._options.take_over,
+            takes_over=self._takes_over,
         )
         rows = with_schema(results.toArrow(), self._schema)
         counted = self._counted(batch)
@@ -235,6 +236,7 @@ class _Writer:
 
             self._table.apply(batch, rows.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows)))
         self._totals.add(batch.checkpoint, number, {**counted, "results": rows.num_rows})
+        self._takes_over = False
         if self._plan is not None and batch.is_caught_up:
             rebuild.is_done(self._context.state)
             self._plan = None

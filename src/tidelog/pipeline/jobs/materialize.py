@@ -212,6 +212,7 @@ class _Writer:
         self._options = options
         self._state = state
         self._plan = plan
+        self._takes_over = options.take_over
         self._shape = options.shape
         self._schema = arrow_schema(self._shape.row_type())
         self._decoder = value_decoder(self._shape, flow=context.name, state=context.state)
@@ -226,7 +227,7 @@ class _Writer:
             offsets=where.offsets if where else "",
             is_rebuild=self._plan is not None,
             is_caught_up=self._plan is None or self._plan.is_reached(where),
-            takes_over=self._options.take_over,
+            takes_over=self._takes_over,
         )
         found = changes(records, self._shape, self._decoder).toArrow()
         understood = with_schema(self._understood(found, batch), self._schema)
@@ -235,6 +236,7 @@ class _Writer:
             gone = rows[DELETED].to_pylist().count(True)
             self._context.counters.add("rows written", rows.num_rows - gone)
             self._context.counters.add("rows deleted", gone)
+        self._takes_over = False
         if self._plan is not None and batch.is_caught_up:
             rebuild.is_done(self._context.state)
             self._plan = None
