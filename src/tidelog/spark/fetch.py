@@ -19,24 +19,15 @@ from tidelog.client.errors import BrokerError, ClientError
 from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.client.settings import ConsumerSettings
+from tidelog.spark.fetch_requests import fetch
 from tidelog.spark.loss import Cause, DataLossError, Loss
-from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from tidelog.wire.messages.fetch import PartitionData
 
 logger = logging.getLogger(__name__)
 
-LANE: Final = "spark"
 READY_MAX: Final = 1
 """Answers that wait to be decoded, beside the one that is on its way."""
-LAST_VERSION_WITH_NAMES: Final = 12
-NO_SESSION: Final = -1
 EMPTY_ANSWERS_MAX: Final = 2
 ID_TRIES: Final = 4
 MISSING_TRIES: Final = 4
@@ -185,18 +176,19 @@ class RangesFetch:
         ranges = [each for each in ranges if not each.is_done]
         if not ranges:
             return []
-        names: dict[bytes, str] = {}
-        request = self._request(ranges, names)
+        settings = self._settings
         try:
-            connection = await self._cluster.connection(node, lane=LANE)
-            response: FetchResponse = await connection.request(
-                ApiKey.FETCH,
-                request,
-                at_most=LAST_VERSION_WITH_NAMES if ZERO_ID in names else None,
-                timeout_ms=self._settings.fetch_max_wait_ms + self._settings.request_timeout_ms,
+            answers = await fetch(
+                self._cluster,
+                node,
+                {each.tp: each.position for each in ranges},
+                partition_bytes=settings.max_partition_fetch_bytes,
+                bytes_max=settings.fetch_max_bytes,
+                wait_ms=settings.fetch_max_wait_ms,
+                timeout_ms=settings.fetch_max_wait_ms + settings.request_timeout_ms,
+                reads_committed=settings.isolation_level == "read_committed",
+                rack=settings.client_rack,
             )
-            if response.error_code:
-                raise BrokerError(response.error_code, f"fetching from broker {node}")
         except ClientError as error:
             for each in ranges:
                 each.preferred_node = -1
@@ -206,53 +198,19 @@ class RangesFetch:
         by_tp = {each.tp: each for each in ranges}
         fetched: list[Fetched] = []
         nothing: list[tuple[_Open, PartitionData]] = []
-        for topic in response.responses:
-            name = topic.topic or names.get(topic.topic_id, "")
-            for data in topic.partitions:
-                asked = by_tp.get(TopicPartition(name, data.partition_index))
-                if asked is None:
-                    continue
-                found = await self._take(asked, data)
-                if found is not None:
-                    fetched.append(found)
-                elif data.error_code == ErrorCode.NONE and not asked.is_done:
-                    nothing.append((asked, data))
+        for tp, data in answers:
+            asked = by_tp.get(tp)
+            if asked is None:
+                continue
+            found = await self._take(asked, data)
+            if found is not None:
+                fetched.append(found)
+            elif data.error_code == ErrorCode.NONE and not asked.is_done:
+                nothing.append((asked, data))
         if not fetched:
             for each, data in nothing:
                 await self._nothing(each, data)
         return fetched
-
-    def _request(self, ranges: Sequence[_Open], names: dict[bytes, str]) -> FetchRequest:
-        settings = self._settings
-        topics: dict[str, FetchTopic] = {}
-        for each in ranges:
-            info = self._cluster.metadata.topics[each.tp.topic]
-            names[info.topic_id] = each.tp.topic
-            topic = topics.setdefault(
-                each.tp.topic, FetchTopic(topic=each.tp.topic, topic_id=info.topic_id, partitions=[])
-            )
-            topic.partitions.append(
-                FetchPartition(
-                    partition=each.tp.partition,
-                    current_leader_epoch=info.partitions[each.tp.partition].leader_epoch,
-                    fetch_offset=each.position,
-                    last_fetched_epoch=-1,
-                    log_start_offset=-1,
-                    partition_max_bytes=settings.max_partition_fetch_bytes,
-                )
-            )
-        return FetchRequest(
-            replica_id=-1,
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=min(settings.fetch_min_bytes, 1),
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=1 if settings.isolation_level == "read_committed" else 0,
-            session_id=0,
-            session_epoch=NO_SESSION,
-            topics=list(topics.values()),
-            forgotten_topics_data=[],
-            rack_id=settings.client_rack,
-        )
 
     # -- answers ----------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,10 @@ from typing import Final
 
 from tidelog.client.cluster import ClusterClient
 from tidelog.client.errors import check
-from tidelog.client.metadata import ZERO_ID, TopicPartition
+from tidelog.client.metadata import TopicPartition
 from tidelog.records.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
-from tidelog.spark.fetch import LANE, LAST_VERSION_WITH_NAMES, NO_SESSION
-from tidelog.wire.api import ApiKey
+from tidelog.spark.fetch_requests import fetch
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 SAMPLE_BYTES: Final = 128 << 10
 """Of each partition."""
@@ -41,51 +39,23 @@ async def bytes_per_offset(
 async def _sample(
     cluster: ClusterClient, node: int, tps: list[TopicPartition], positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, float]:
-    topics: dict[str, FetchTopic] = {}
-    for tp in tps:
-        topic = topics.setdefault(
-            tp.topic,
-            FetchTopic(topic=tp.topic, topic_id=cluster.metadata.topics[tp.topic].topic_id, partitions=[]),
-        )
-        topic.partitions.append(
-            FetchPartition(
-                partition=tp.partition,
-                current_leader_epoch=-1,
-                fetch_offset=positions[tp],
-                last_fetched_epoch=-1,
-                log_start_offset=-1,
-                partition_max_bytes=SAMPLE_BYTES,
-            )
-        )
-    names = {topic.topic_id: topic.topic for topic in topics.values()}
-    request = FetchRequest(
-        replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=SAMPLE_BYTES * len(tps),
-        isolation_level=0,
-        session_id=0,
-        session_epoch=NO_SESSION,
-        topics=list(topics.values()),
-        forgotten_topics_data=[],
-        rack_id="",
+    answers = await fetch(
+        cluster,
+        node,
+        {tp: positions[tp] for tp in tps},
+        partition_bytes=SAMPLE_BYTES,
+        bytes_max=SAMPLE_BYTES * len(tps),
+        wait_ms=0,
     )
-    connection = await cluster.connection(node, lane=LANE)
-    response: FetchResponse = await connection.request(
-        ApiKey.FETCH, request, at_most=LAST_VERSION_WITH_NAMES if ZERO_ID in names else None
-    )
-    check(response.error_code, f"fetching from broker {node}")
     found: dict[TopicPartition, float] = {}
-    for answer in response.responses:
-        for data in answer.partitions:
-            tp = TopicPartition(answer.topic or names[answer.topic_id], data.partition_index)
-            if data.error_code in _NOT_NOW:
-                continue
-            check(data.error_code, f"fetching from {tp}")
-            if isinstance(data.records, memoryview):
-                size = mean_bytes(data.records, positions[tp])
-                if size is not None:
-                    found[tp] = size
+    for tp, data in answers:
+        if data.error_code in _NOT_NOW:
+            continue
+        check(data.error_code, f"fetching from {tp}")
+        if isinstance(data.records, memoryview):
+            size = mean_bytes(data.records, positions[tp])
+            if size is not None:
+                found[tp] = size
     return found
 
 
