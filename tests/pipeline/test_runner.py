@@ -143,6 +143,17 @@ def flow_of(status: dict[str, Any], name: str) -> dict[str, Any]:
     return next(flow for flow in status["flows"] if flow["name"] == name)
 
 
+def rows_of(table: Path) -> int:
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(table)):
+        return 0
+    found = DeltaTable(str(table)).to_pyarrow_table()
+    values = Counter(value.decode() for value in found["value"].to_pylist())
+    assert values <= Counter(map(str, range(30))), "each once"
+    return values.total()
+
+
 def test_the_same_specification_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """Also offsets carried from one checkpoint to another, and a Java that is killed."""
     cluster.create_topic("parcels", 2)
@@ -161,6 +172,12 @@ def test_the_same_specification_on_a_cluster(cluster: Cluster, tmp_path: Path) -
         topics = "parcels"
         where = "task"
         file = "copied"
+        [[flow]]
+        name = "table"
+        job = "ingest"
+        topics = "parcels"
+        format = "raw"
+        table = "parcels"
         """,
     )
     home = tmp_path / "spark"
@@ -184,6 +201,7 @@ def test_the_same_specification_on_a_cluster(cluster: Cluster, tmp_path: Path) -
             wait_until(
                 lambda: lines(tmp_path / "copied") == wanted, "copied on the cluster, from the offsets on"
             )
+            wait_until(lambda: rows_of(tmp_path / "parcels") == 30, "ingested on the cluster")
             code, text = said_by("spark", "cluster", "status", "-d", home, "--json")
             seen = json.loads(text)
             assert code == 0 and seen["cores_used"] == 2, text

@@ -40,7 +40,7 @@ def spark_session(
     settings: Mapping[str, Any] | None = None,
     stderr: int | None = None,
 ) -> SparkSession:
-    """The session of this process, made if there is none. `settings` win over ours; `stderr` is a file descriptor for what Java and Python workers say.
+    """The session of this process, made if there is none. `settings` win over ours; `stderr` is a file descriptor for all that Java and Python workers say.
 
     Java gets a process session of its own: Ctrl-C at a terminal goes to all processes in front of it, and Spark's Python workers die of it in the middle of
     their work. This process alone hears of it; Java leaves when this process does.
@@ -56,7 +56,7 @@ def spark_session(
     texts = {key: str(value) for key, value in chosen.items()}
     if SparkContext._active_spark_context is None:
         conf = SparkConf().setAppName(name).setMaster(master).setAll(list(texts.items()))
-        kwargs = {"start_new_session": True, "stderr": stderr}
+        kwargs = {"start_new_session": True, "stdout": stderr, "stderr": stderr}
         gateway = SparkContext._gateway or launch_gateway(conf, kwargs)  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     session = SparkSession.builder.config(map={**texts}).getOrCreate()
