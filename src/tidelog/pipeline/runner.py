@@ -26,7 +26,7 @@ from tidelog.pipeline.spark_process import (
     deafen_to_sigterm,
     java_is_gone,
     last_words,
-    quieten_accumulators,
+    quieten,
     start_session,
 )
 from tidelog.pipeline.spec import checked
@@ -96,7 +96,7 @@ class _Runner:
                 session = start_session(self._pipeline)
                 if self._owns_spark:
                     deafen_to_sigterm(session)
-                    quieten_accumulators(session)
+                    quieten(session)
                 started.set_result(session)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
                 started.set_exception(error)

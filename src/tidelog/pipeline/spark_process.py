@@ -89,14 +89,20 @@ def deafen_to_sigterm(session: SparkSession) -> None:
     jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
 
 
-def quieten_accumulators(session: SparkSession) -> None:
-    """PySpark's server for accumulators prints a traceback when Java goes. That is told once, by us."""
+def quieten(session: SparkSession) -> None:
+    """PySpark and py4j print tracebacks, one for each connection, when Java goes. That is told once, by us."""
 
     def handle_error(request: object, client_address: object) -> None:
         logging.getLogger(__name__).debug("a connection from Java has ended", exc_info=True)
 
     server: Any = session.sparkContext._accumulatorServer
     server.handle_error = handle_error
+    logging.getLogger().addFilter(is_not_of_py4j)
+
+
+def is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Of records to the root logger, to which py4j writes without a name of its own."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def last_words(path: Path) -> list[str]:
