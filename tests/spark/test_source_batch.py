@@ -68,11 +68,9 @@ def test_what_was_sent_is_read_with_and_without_filters(spark: Any, cluster: Clu
         "headers:array<struct<key:string,value:binary>>>"
     )
     assert rows(frame) == expected()
-    tombstones = frame.filter(f.col("value").isNull())
-    assert (
-        tombstones.filter("headers[0].key = 'n'").count() == tombstones.filter("headers is not null").count()
-    )
-    assert frame.filter("headers is not null").count() == sum(value is None for _, value, _ in RECORDS)
+    headers = frame.groupBy(f.col("value").isNull(), f.col("headers")[0]["key"]).count().collect()
+    dead = sum(value is None for _, value, _ in RECORDS)
+    assert sorted(map(tuple, headers)) == [(False, None, 1000 - dead), (True, "n", dead)]
     wanted = (f.col("partition") == 1) & f.col("offset").between(10, 19) & (f.col("timestamp") > "2020-01-01")
     some = [row for row in expected() if row[2] == 1 and 10 <= row[3] <= 19]
     for is_pushed in ("true", "false"):
@@ -86,7 +84,7 @@ def test_what_was_sent_is_read_with_and_without_filters(spark: Any, cluster: Clu
             )
             # Nothing is that late: with push-down there is nothing to plan tasks for (Spark makes one all the same).
             late = reader(spark, cluster, minPartitions="6").load().filter("timestamp > '2999-01-01'")
-            assert late.count() == 0 and late.rdd.getNumPartitions() == (1 if is_pushed == "true" else 6)
+            assert late.rdd.getNumPartitions() == (1 if is_pushed == "true" else 6)
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
