@@ -60,10 +60,10 @@ class Screen:
             return
         if is_first:
             say(f"first results after {time.monotonic() - self._began_at:.1f} s")
-        for trouble in troubles:
-            if trouble not in self._said:  # once is enough: it does not go away
+        for trouble in (*snapshot.troubles, *troubles):
+            if trouble not in self._said:  # once is enough
                 self._said.add(trouble)
-                say(trouble)
+                say(f"{time.strftime('%H:%M:%S')}  {trouble}")
         if is_first or time.monotonic() - self._said_at >= LINES_SECONDS:
             self._said_at = time.monotonic()
             for line in lines(snapshot):

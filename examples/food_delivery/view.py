@@ -72,11 +72,10 @@ def _sum(totals: Iterator[Total] | tuple[Total, ...]) -> Total:
 
 
 def lines(snapshot: Snapshot) -> Iterator[str]:
-    """For a file or a pipe."""
+    """For a file or a pipe; troubles are not among them."""
     minutes = snapshot.minutes()
     if not minutes:
         yield "no results yet"
-        yield from snapshot.troubles
         return
     for minute in reversed(minutes[:2]):
         total = snapshot.of_minute(minute)
@@ -91,7 +90,6 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
         names = ", ".join(f"{snapshot.name(restaurant)} {each.orders}" for each, restaurant in best)
         yield f"minute {clock(minute)}: {total.orders} orders, revenue {money(total.revenue_cents)}; most: {names or '-'}"
     yield "; ".join(summary(snapshot))
-    yield from snapshot.troubles
 
 
 def summary(snapshot: Snapshot) -> Iterator[str]:
