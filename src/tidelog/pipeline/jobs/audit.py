@@ -131,7 +131,7 @@ def run(context: JobContext, options: Options) -> Mapping[str, Any]:
         "replicas": len(replicas),
         "records": sum(row["records"] for row in results.partitions),
         "bytes": sum(row["bytes"] for row in results.partitions),
-        **errors,
+        **{f"{kind}_errors": count for kind, count in errors.items()},
     }
 
 
