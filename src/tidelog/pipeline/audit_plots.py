@@ -38,7 +38,8 @@ def write_plots(results: Results, directory: str) -> dict[str, str]:
         shown.sort(key=lambda row: (row["topic"], row["partition"]))
         names = [f"{row['topic']}-{row['partition']}" for row in shown]
         _bars(left, names, [row["records"] for row in shown], "records", _BLUE)
-        _bars(right, names, [row["bytes"] / (1 << 20) for row in shown], "MiB on disk", _ORANGE)
+        scale, unit = _unit(max(row["bytes"] for row in shown))
+        _bars(right, names, [row["bytes"] / scale for row in shown], f"{unit} on disk", _ORANGE)
         left.invert_yaxis()
         save("partitions", figure)
     topics = list(dict.fromkeys(row["topic"] for row in results.hot_keys))[:TOPICS_MAX]
@@ -69,6 +70,13 @@ def _first_replicas(results: Results) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _unit(largest: int) -> tuple[int, str]:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if largest >= 1 << power:
+            return 1 << power, unit
+    return 1, "bytes"
+
+
 def _bars(axis: Axes, names: list[str], values: list[float], label: str, color: str) -> None:
     places = list(range(len(names)))
     axis.barh(places, values, color=color, height=0.7)
@@ -80,6 +88,10 @@ def _bars(axis: Axes, names: list[str], values: list[float], label: str, color: 
 
 
 def _timeline(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    import matplotlib.dates
+
+    dates: Any = matplotlib.dates
+
     start, end = min(row["start_ms"] for row in rows), max(row["end_ms"] for row in rows)
     width_ms = rows[0]["end_ms"] - rows[0]["start_ms"]
     edges = list(range(start, end, width_ms))
@@ -110,6 +122,9 @@ def _timeline(axis: Axes, rows: list[dict[str, Any]]) -> None:
             label=topic or "others",
         )
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    locator = dates.AutoDateLocator()
+    axis.xaxis.set_major_locator(locator)
+    axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     axis.set_ylabel(f"records in {width_ms / 1000:,.0f} s", fontsize=9)
     axis.set_xlabel("time of the records, UTC", fontsize=9)
     axis.legend(fontsize=8, frameon=False)

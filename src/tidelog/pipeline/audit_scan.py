@@ -37,6 +37,7 @@ FINDING: Final = "kind string, severity string, replica string, topic string, pa
 _SCANNED: Final = (
     f"{_PLACE}, {_BATCH}, kind string, severity string, first_offset long, end_offset long, what string"
 )
+_PAIRS: Final = "topic string, partition int, first string, other string, start long, end long"
 _ROWS_MAX: Final = 50_000
 
 
@@ -187,41 +188,55 @@ def as_arrow(findings: Sequence[Finding]) -> Iterator[pa.RecordBatch]:
 # ---- replicas among each other
 
 
-def compare_replicas(batches: DataFrame, replicas: Sequence[ReplicaFacts]) -> list[Finding]:
+def compare_replicas(
+    spark: SparkSession, batches: DataFrame, replicas: Sequence[ReplicaFacts]
+) -> list[Finding]:
     """Each further replica of a partition with its first one. The first difference is named, and how many batches differ."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    by_tp: dict[tuple[str, int], list[ReplicaFacts]] = {}
-    for facts in replicas:
-        by_tp.setdefault((facts.tp.topic, facts.tp.partition), []).append(facts)
-    found: list[Finding] = []
-    pairs = [(several[0], other) for several in by_tp.values() for other in several[1:]]
-    for first, other in pairs:
-        topic, partition = first.tp
-        start, end = common_range(_side(first), _side(other))
-        wanted = batches.where(
-            (f.col("topic") == topic)
-            & (f.col("partition") == partition)
-            & (f.col("last_offset") >= start)
-            & (f.col("base_offset") < end)
-        ).select(
-            "replica", "base_offset", "last_offset", "leader_epoch", "crc", "records", "segment", "position"
+    pairs = _pairs(replicas)
+    if not pairs:
+        return []
+    pair = ("topic", "partition", "first", "other")
+    asked = spark.createDataFrame(pairs, _PAIRS)
+    alone = (
+        batches.join(f.broadcast(asked), ["topic", "partition"])
+        .where("replica in (first, other) and last_offset >= start and base_offset < end")
+        .groupBy(*pair, "start", "end", "base_offset", "last_offset", "leader_epoch", "crc")
+        .agg(
+            f.count_distinct("replica").alias("replicas"),
+            f.min("replica").alias("replica"),
+            f.min("segment").alias("segment"),
+            f.min("position").alias("position"),
         )
-        sides = (
-            wanted.where(f.col("replica").isin(first.data_dir, other.data_dir))
-            .groupBy("base_offset", "last_offset", "leader_epoch", "crc")
-            .agg(
-                f.count_distinct("replica").alias("replicas"),
-                f.min("replica").alias("only"),
-                f.min_by("segment", "position").alias("segment"),
-                f.min("position").alias("position"),
-            )
-            .where("replicas < 2")
-            .orderBy("base_offset")
+        .where("replicas < 2")
+    )
+    of_pair = Window.partitionBy(*pair)
+    rows = (
+        alone.select(
+            "*",
+            f.count("*").over(of_pair).alias("count"),
+            f.row_number().over(of_pair.orderBy("base_offset", "replica")).alias("number"),
         )
-        rows = sides.limit(2).collect()
-        if rows:
-            found.append(_difference(first, other, rows, sides.count(), start, end))
+        .where("number <= 2")
+        .orderBy(*pair, "number")
+        .collect()
+    )
+    seconds = {tuple(row[name] for name in pair): row for row in rows if row.number == 2}
+    return [
+        _difference(row, seconds.get(tuple(row[name] for name in pair))) for row in rows if row.number == 1
+    ]
+
+
+def _pairs(replicas: Sequence[ReplicaFacts]) -> list[tuple[str, int, str, str, int, int]]:
+    firsts: dict[tuple[str, int], ReplicaFacts] = {}
+    found = []
+    for other in replicas:
+        first = firsts.setdefault(other.tp, other)
+        if first is not other:
+            start, end = common_range(_side(first), _side(other))
+            found.append((*other.tp, first.data_dir, other.data_dir, start, end))
     return found
 
 
@@ -229,27 +244,24 @@ def _side(facts: ReplicaFacts) -> Side:
     return Side(facts.data_dir, facts.log_start_offset, facts.committed_end, facts.cleaned_to)
 
 
-def _difference(
-    first: ReplicaFacts, other: ReplicaFacts, rows: Sequence[Any], count: int, start: int, end: int
-) -> Finding:
-    row = rows[0]
+def _difference(row: Any, second: Any | None) -> Finding:
+    shown = [row] if second is None or second.base_offset != row.base_offset else [row, second]
     told = "; ".join(
-        f"{each.only} has offsets {each.base_offset} to {each.last_offset} of leader epoch {each.leader_epoch} (CRC {each.crc:#010x})"
-        for each in rows
-        if each.base_offset == row.base_offset or each is row
+        f"{each.replica} has offsets {each.base_offset} to {each.last_offset} of leader epoch {each.leader_epoch} (CRC {each.crc:#010x})"
+        for each in shown
     )
     return Finding(
         "replicas",
         "error",
-        other.data_dir,
-        first.tp.topic,
-        first.tp.partition,
+        row.other,
+        row.topic,
+        row.partition,
         row.segment,
         row.position,
         row.base_offset,
         row.last_offset + 1,
-        f"differs from {first.data_dir} within offsets {start} to {end}, which both have committed: first at offset {row.base_offset}, where {told};"
-        f" {count} batches are in one of them only",
+        f"differs from {row.first} within offsets {row.start} to {row.end}, which both have committed: first at offset {row.base_offset}, where {told};"
+        f" {row['count']} batches are in one of them only",
     )
 
 

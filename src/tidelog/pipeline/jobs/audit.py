@@ -105,7 +105,7 @@ def run(context: JobContext, options: Options) -> Mapping[str, Any]:
         checked = audit_scan.check(batches, expected).limit(FINDINGS_MAX).collect()
         findings += [Finding(*row) for row in checked]
         findings += _empty_but_committed(replicas)
-        findings += audit_scan.compare_replicas(batches, replicas)
+        findings += audit_scan.compare_replicas(context.spark, batches, replicas)
         results = Results(
             tuple(options.paths),
             findings,
