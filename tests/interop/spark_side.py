@@ -290,8 +290,9 @@ def prepare(servers: dict[str, str], topics: dict[str, int]) -> None:
     from tidelog.client import NewTopic
     from tidelog.client.blocking import Admin
 
+    kept = {"retention.ms": "-1"}  # the records are years old
     with Admin(servers["kafka.bootstrap.servers"]) as admin:
-        admin.create_topics([NewTopic(name, partitions, 1, {}) for name, partitions in topics.items()])
+        admin.create_topics([NewTopic(name, partitions, 1, kept) for name, partitions in topics.items()])
 
 
 COMPARED: Final = ("everything", "some_offsets", "by_time", "refused", "written", "streamed", "imported", "copied", "speed")  # fmt: skip

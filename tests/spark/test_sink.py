@@ -44,6 +44,7 @@ def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
 
     for topic, partitions in (("here", 3), ("there", 2), ("all", 5)):
         cluster.create_topic(topic, partitions)
+    now = datetime.now(UTC).replace(microsecond=0)
     rows = [
         (
             "here" if n % 3 else "there",
@@ -51,7 +52,7 @@ def test_rows_become_records(spark: Any, cluster: Cluster) -> None:
             value_of(n),
             n % 2 if n % 5 == 0 else None,
             [None, [], [("trace", b"%d" % n), ("trace", None)]][n % 3],
-            datetime.fromtimestamp(1_700_000_000, UTC) + timedelta(milliseconds=n),
+            now + timedelta(milliseconds=n),
         )
         for n in range(1000)
     ]
