@@ -127,10 +127,7 @@ def end(members: Sequence[Member]) -> None:
     deadline = time.monotonic() + END_SECONDS_MAX
     left = list(members)
     while left and time.monotonic() < deadline:
-        for member in left:
-            with suppress(ChildProcessError):  # another command has started it
-                os.waitpid(member.process["pid"], os.WNOHANG)
-        left = [member for member in left if member.why_gone() is None]
+        left = [member for member in left if not _has_ended(member)]
         time.sleep(0.05)
     for member in left:
         _signal(member, signal.SIGKILL)
@@ -192,6 +189,14 @@ def _wait_for(pattern: re.Pattern[str], member: Member) -> str:
             said = "".join(f"\n{line}" for line in tail(member.log))
             raise SparkClusterError(f"the {member.name} did not start; its log {member.log} ends with{said}")
         time.sleep(0.1)
+
+
+def _has_ended(member: Member) -> bool:
+    """With all of its threads, which may take a moment longer than its main one."""
+    try:
+        return os.waitpid(member.process["pid"], os.WNOHANG)[0] != 0
+    except ChildProcessError:  # another command has started it
+        return member.why_gone() is not None
 
 
 def _signal(member: Member, number: signal.Signals) -> None:
