@@ -111,7 +111,8 @@ class Side:
         """Rows that say or whose key says where they go, in order; the others, wherever they are."""
         placed = self.frame.where("partition is not null or key is not null")
         self.write(format, placed, f"placed-{format}")
-        self.write(format, placed.selectExpr("string(key) as key", "string(value) as value"), f"text-{format}", **{"kafka.compression.type": "lz4"})  # fmt: skip
+        text = self.frame.where("key is not null").selectExpr("string(key) as key", "string(value) as value")
+        self.write(format, text, f"text-{format}", **{"kafka.compression.type": "lz4"})
         by_row = self.frame.selectExpr(
             "*", f"if(partition is null, 'free-{format}', 'named-{format}') as topic"
         )
