@@ -452,6 +452,22 @@ def test_a_live_log_grows_while_it_is_read(maker: LogMaker) -> None:
     assert records(maker.data_dir, highWatermark="none") == expected
 
 
+def test_indexes_that_kafka_allocated_ahead(maker: LogMaker) -> None:
+    """Zeroes follow the last entry of the active segment's indexes; they are neither entries nor ours to cut."""
+    maker.stop()
+    last = segment_paths(maker.directory)[-1]
+    sizes = {}
+    for suffix in (".index", ".timeindex"):
+        path = last.with_suffix(suffix)
+        with path.open("ab") as file:
+            file.write(bytes(12 * 8 * 50))
+        sizes[path] = path.stat().st_size
+    for level in ("read_uncommitted", "read_committed"):
+        assert records(maker.data_dir, isolationLevel=level) == maker.visible()
+    assert records(maker.data_dir, startingTimestamp=str(NOW_MS + 175_000))[0].offset == 175
+    assert {path: path.stat().st_size for path in sizes} == sizes
+
+
 def test_reading_ahead_is_bounded_and_ends_with_its_reader() -> None:
     made: list[int] = []
     closed: list[bool] = []

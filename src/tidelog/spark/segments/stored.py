@@ -181,9 +181,11 @@ class StoredSegment:
         return Harm(self.path, position, self.size - position, first_offset, end_offset, problem)
 
     def close(self) -> None:
-        for each in (self.file, self._offset_index, self._time_index):
-            if each is not None:
-                each.close()
+        """Only the files: an index that closes itself would cut the zeroes that Kafka allocates ahead in a running one."""
+        self.file.close()
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.file.close()
 
 
 class StoredLog:
