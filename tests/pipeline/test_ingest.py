@@ -40,10 +40,14 @@ class World:
 
     def send(self, values: Sequence[bytes | None], partition: int = 0, **more: Any) -> None:
         with Producer(self.servers) as producer:
-            for number, value in enumerate(values):
+            deliveries = [
                 producer.send(
                     self.topic, value, partition=partition, timestamp_ms=1_700_000_000_000 + number, **more
                 )
+                for number, value in enumerate(values)
+            ]
+            for each in deliveries:
+                each.result(60)
 
     def run(self, **options: Any) -> dict[str, int]:
         context = JobContext(
@@ -272,7 +276,8 @@ def test_raw_and_framed_json_into_parquet(spark: Any, cluster: Cluster, tmp_path
 
     raw = World(spark, cluster, tmp_path, "raw", 1)
     raw.send([b"\xff\0", None], key=b"\x01")
-    raw.run(format="raw", table_format="parquet", metadata=("offset", "headers"))
+    counts = raw.run(format="raw", table_format="parquet", metadata=("offset", "headers"))
+    assert counts == {"rows": 2, "files": 1}
     found = ds.dataset(str(raw.table), format="parquet").to_table().to_pylist()
     assert sorted(found, key=lambda row: row["_offset"]) == [
         {"_offset": 0, "_headers": None, "key": b"\x01", "value": b"\xff\0"},
