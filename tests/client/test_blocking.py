@@ -10,7 +10,12 @@ import pytest
 from tests.client.consumer.test_consumer import new_group
 from tidelog.client import TopicPartition
 from tidelog.client.blocking import Consumer, Producer
-from tidelog.client.errors import BrokerUnreachableError, ClosedError, RecordTooLargeError
+from tidelog.client.errors import (
+    BrokerUnreachableError,
+    ClosedError,
+    DeliveryFailedError,
+    RecordTooLargeError,
+)
 from tidelog.testing import Cluster
 
 
@@ -58,6 +63,23 @@ def test_errors_reach_whoever_asks(bootstrap: str, topic_name: str) -> None:
         producer.send(topic_name, b"x")
     with pytest.raises(BrokerUnreachableError), Producer("127.0.0.1:1", max_block_ms=100):
         pass
+
+
+def test_what_could_not_be_sent_is_told_by_flush_and_close_if_nobody_asked(
+    bootstrap: str, topic_name: str
+) -> None:
+    with Producer(bootstrap) as producer:
+        producer.send(topic_name, "text without a serializer")
+        producer.send(topic_name, b"fine")
+        with pytest.raises(DeliveryFailedError, match="1 records could not be sent; the first: "):
+            producer.flush()
+        producer.flush()  # each is told of once
+        with pytest.raises(RecordTooLargeError):
+            producer.send(topic_name, bytes(2 << 20)).result(10)
+        producer.flush()  # somebody has heard of it
+        producer.send(topic_name, bytes(2 << 20))
+        with pytest.raises(DeliveryFailedError, match=r"max\.request\.size"):
+            producer.close()
 
 
 def test_waiting_can_be_interrupted(bootstrap: str, topic_name: str) -> None:

@@ -23,7 +23,7 @@ from tidelog.client.blocking_admin import Admin
 from tidelog.client.consumer import consumer as asyncio_consumer
 from tidelog.client.consumer.listener import RebalanceListener
 from tidelog.client.consumer.records import ConsumerRecord
-from tidelog.client.errors import BufferExhaustedError, ClosedError
+from tidelog.client.errors import BufferExhaustedError, ClosedError, DeliveryFailedError
 from tidelog.client.groups import Committed, Membership
 from tidelog.client.loop_thread import LoopThread
 from tidelog.client.metadata import TopicPartition
@@ -42,15 +42,18 @@ __all__ = ["Admin", "Consumer", "Delivery", "Producer"]
 T = TypeVar("T")
 HANDED_OVER_MAX: Final = 10_000
 """Records between the threads; more are waited for. The rest of the bound is `buffer.memory`."""
+REFUSED_KEPT: Final = 1_000
+"""Deliveries that failed before they were sent, until `flush` or `close`; more are only counted."""
 
 
 class Delivery:
     """What `send` returns. `result` waits for the acknowledgement."""
 
-    __slots__ = ("_error", "_found", "_producer")
+    __slots__ = ("_error", "_found", "_is_seen", "_producer")
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
+        self._is_seen = False  # somebody has heard that it failed
         self._found: AsyncioDelivery | None = None
         self._error: BaseException | None = None
 
@@ -61,6 +64,7 @@ class Delivery:
     async def _wait(self) -> RecordMetadata:
         await self._producer._drain()
         if self._error is not None:
+            self._is_seen = True
             raise self._error
         assert self._found is not None
         return await self._found
@@ -77,6 +81,8 @@ class Producer:
         self._inbox: deque[tuple[tuple[str, Any, Any, Headers, int | None, int | None], Delivery]] = deque()
         self._room = threading.Condition()
         self._is_draining = False
+        self._refused: list[Delivery] = []
+        self._refused_uncounted = 0
         self._turn = asyncio.Lock()
         self._drained: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -135,9 +141,12 @@ class Producer:
         return self._thread.run(send())
 
     def flush(self) -> None:
+        """Everything sent so far is acknowledged when this returns. DeliveryFailedError if some of it, that nobody waited for, was not."""
+
         async def flush() -> None:
             await self._drain()
             await self._inner.flush()
+            self._raise_refused()
 
         self._thread.run(flush())
 
@@ -150,6 +159,7 @@ class Producer:
         async def close() -> None:
             await self._drain()
             await self._inner.close()
+            self._raise_refused()
 
         try:
             self._thread.run(close())
@@ -191,8 +201,8 @@ class Producer:
                             partition=partition,
                             timestamp_ms=timestamp_ms,
                         )
-                    except Exception as error:  # noqa: BLE001 (also of serializers; whoever asks for the delivery gets it)
-                        delivery._error = error
+                    except Exception as error:  # noqa: BLE001 (also of serializers; whoever asks for the delivery gets it, or else `flush`)
+                        self._refuse(delivery, error)
                     if len(inbox) == HANDED_OVER_MAX // 4:
                         self._tell_room()
                 self._is_draining = False
@@ -200,6 +210,22 @@ class Producer:
                 if not inbox:  # somebody may have come between the last look and the flag
                     return
                 self._is_draining = True
+
+    def _refuse(self, delivery: Delivery, error: Exception) -> None:
+        delivery._error = error
+        if len(self._refused) < REFUSED_KEPT:
+            self._refused.append(delivery)
+        else:
+            self._refused_uncounted += 1
+
+    def _raise_refused(self) -> None:
+        """What `send` took over and could not be sent at all is not forgotten because nobody has asked."""
+        unseen = [each for each in self._refused if not each._is_seen]
+        count = len(unseen) + self._refused_uncounted
+        self._refused, self._refused_uncounted = [], 0
+        if unseen:
+            first = unseen[0]._error
+            raise DeliveryFailedError(f"{count} records could not be sent; the first: {first}") from first
 
     def _tell_room(self) -> None:
         with self._room:
