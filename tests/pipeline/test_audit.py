@@ -276,6 +276,13 @@ def test_options() -> None:
         assert [problem.key for problem in error.value.problems] == [key]
 
 
+def test_paths_count_from_the_specification() -> None:
+    from tidelog.pipeline.values import with_paths
+
+    options = with_paths(Options(paths=("data", "/b"), output="out"), "/spec")
+    assert (options.paths, options.output) == (("/spec/data", "/b"), "/spec/out")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_tables_and_page(tmp_path: Path, kind: str) -> None:
     finding = Finding("gaps", "error", "/r", "t", 0, "/r/t-0/0.log", 7, 3, 9, "a hole | with a bar")

@@ -73,7 +73,7 @@ def type_text(hint: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{each}`" for each in arguments)
     if origin is tuple:
-        return "list of texts"
+        return f"list of {type_text(arguments[0])}s"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "table"
     return _TYPES[hint]

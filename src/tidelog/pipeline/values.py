@@ -167,13 +167,21 @@ def with_paths(options: T, base: str) -> T:
     hints = typing.get_type_hints(type(options), include_extras=True)
     for each in fields(options):
         value = getattr(options, each.name)
-        if not isinstance(value, str) or not _is_path(hints[each.name]):
+        if not _is_path(hints[each.name]):
             continue
-        prefix = _SQLITE if value.startswith(_SQLITE) else ""
-        path = value.removeprefix(prefix)
-        if not _URL.match(path):
-            changed[each.name] = prefix + os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+        if isinstance(value, str):
+            changed[each.name] = _from(base, value)
+        elif isinstance(value, tuple):
+            changed[each.name] = tuple(_from(base, path) for path in value)
     return replace(options, **changed) if changed else options
+
+
+def _from(base: str, text: str) -> str:
+    prefix = _SQLITE if text.startswith(_SQLITE) else ""
+    path = text.removeprefix(prefix)
+    return (
+        text if _URL.match(path) else prefix + os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    )
 
 
 def _is_path(hint: Any) -> bool:
