@@ -28,8 +28,9 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX: Final = 60.0
 # How each is asked to end, and how long it may take.
 STOPPING: Final = {
+    "warm-up": (signal.SIGTERM, 2.0),
     "generator": (signal.SIGTERM, 5.0),
-    "pipeline": (signal.SIGINT, 20.0),
+    "pipeline": (signal.SIGINT, 45.0),  # it gives running batches 10 s, and Spark 30 s
     "broker": (signal.SIGTERM, 10.0),
 }
 
@@ -62,10 +63,11 @@ class Run:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._children: list[Child] = []
-        self._is_reported: set[str] = set()
 
     async def start(self) -> None:
         plan, place = self._plan, self._plan.place
+        if not place.state.exists():
+            self._start("warm-up", "examples.food_delivery.warm")
         several = ("--brokers", str(plan.brokers)) if plan.brokers > 1 else ()
         broker = self._start(
             "broker",
@@ -119,9 +121,9 @@ class Run:
         """What is wrong but can be lived with. ChildDiedError if it cannot."""
         troubles = []
         for child in self._children:
-            if child.exit_code is None:
+            if child.exit_code is None or (child.name == "warm-up" and child.exit_code == 0):
                 continue
-            if child.name != "generator":
+            if child.name in ("broker", "pipeline"):
                 raise ChildDiedError(child)
             troubles.append(str(ChildDiedError(child)))
         return troubles
