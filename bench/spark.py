@@ -4,7 +4,7 @@
     python -m bench.spark --quick               # a tenth of the rows, one round: to try it
     python -m bench.spark --kinds sink --sizes 1024 --codecs none
 
-All on Spark 4.2.0, for which the connector exists, local[2], in a fresh Java for each kind of load; a round before the first is not counted. The broker is Tidelog in a process of its own with
+All on Spark 4.2.0, for which the connector exists, local[2], in a fresh Java for each kind of load; two rounds before the first are not counted. The broker is Tidelog in a process of its own with
 durability=replicated. Processor time is that of the driver, its Java and its Python workers; the broker's stands beside it.
 """
 
@@ -36,6 +36,8 @@ from tools.peers.spark_jvm import SPARK_VERSION, connector_jars, connector_name,
 from tools.peers.tidelog import TidelogPeer
 
 TINY_SECONDS = 20.0
+WARM_UPS = 2
+"""Rounds that do not count: Java compiles what is used often while it runs."""
 
 
 class Asked(NamedTuple):
@@ -52,17 +54,17 @@ class Bench:
         self.samples: dict[tuple[Load, str], list[Sample]] = defaultdict(list)
 
     def run(self, kind: str, data: Data, rounds: int) -> None:
-        """A fresh Java; every variant once for nothing, then `rounds` times, each time in another order."""
+        """A fresh Java; every variant twice for nothing, then `rounds` times, each time in another order."""
         variants = VARIANTS[kind]
         load = Load(kind, data.size, data.codec)
         with SparkChild() as child:
-            for number in range(rounds + 1):
+            for number in range(1 - WARM_UPS, rounds + 1):
                 turn = number % len(variants)
                 for variant in variants[turn:] + variants[:turn]:
                     sample = self._measure(child, kind, variant, data)
-                    counted = f"round {number}" if number else "warm-up"
+                    counted = f"round {number}" if number > 0 else "warm-up"
                     self._console.print(f"{counted:8} {load!s:22} {variant:20} {sample}", highlight=False)
-                    if number:
+                    if number > 0:
                         self.samples[load, variant].append(sample)
 
     def _measure(self, child: SparkChild, kind: str, variant: str, data: Data) -> Sample:

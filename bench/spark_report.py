@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.spark_plan import JVM, OURS, PRUNED, SEGMENTS, TUNED, aim_for
+from bench.spark_plan import CODECS, JVM, KINDS, OURS, PRUNED, SEGMENTS, TUNED, VARIANTS, aim_for
 
 
 class Load(NamedTuple):
@@ -41,7 +41,8 @@ def show(samples: Samples, console: Console) -> None:
     table = Table(
         "load", "by", "rows/s (p50 ms)", "CPU s", "broker CPU s", "beside JVM (rounds)", "beside JVM tuned (rounds)", "aims"
     )  # fmt: skip
-    for (load, variant), found in samples.items():
+    for load, variant in sorted(samples, key=_place):
+        found = samples[load, variant]
         ratios, aims = [], []
         for beside in (JVM, TUNED):
             ratio, verdict = _beside(samples, load, variant, beside)
@@ -57,6 +58,11 @@ def show(samples: Samples, console: Console) -> None:
             "; ".join(aims),
         )
     console.print(table)
+
+
+def _place(measured: tuple[Load, str]) -> tuple[int, int, int, int]:
+    load, variant = measured
+    return load.size, CODECS.index(load.codec), KINDS.index(load.kind), VARIANTS[load.kind].index(variant)
 
 
 def _median(samples: list[Sample], field: int) -> float:
