@@ -25,6 +25,8 @@ from tidelog.storage.recovery import open_log
 
 NOW_MS = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=900, index_interval_bytes=150)
+INDEXED_SELDOM = LogConfig(segment_bytes=1800, index_interval_bytes=400)
+"""Several batches stand behind the last entry of an index."""
 
 
 class Stored(NamedTuple):

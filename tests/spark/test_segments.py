@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spark.segments_world import (
+    INDEXED_SELDOM,
     NOW_MS,
+    SMALL,
     LogMaker,
     flipped,
     records,
@@ -32,17 +34,17 @@ from tidelog.spark.segments.options import SegmentOptions
 from tidelog.spark.segments.plan import cut_and_packed
 from tidelog.spark.segments.reader import plan_tasks
 from tidelog.storage import files
+from tidelog.storage.log_config import LogConfig
 
-PRODUCERS = (-1, 7, 8, 9)
 Step = tuple[str, int, int]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["data", "data", "data", "commit", "abort", "roll"]),
-        st.sampled_from(PRODUCERS),
-        st.integers(1, 5),
+        st.sampled_from(["data"] * 8 + ["commit", "abort", "abort", "roll"]),
+        st.sampled_from((-1, 7, 8)),
+        st.integers(1, 4),
     ),
-    min_size=1,
-    max_size=40,
+    min_size=5,
+    max_size=60,
 )
 
 
@@ -50,7 +52,10 @@ def run(maker: LogMaker, steps: list[Step]) -> None:
     for number, (what, producer, count) in enumerate(steps):
         if what == "data":
             codec = (Codec.NONE, Codec.LZ4, Codec.GZIP)[number % 3]
-            times = [NOW_MS + (number * 37 + n * 11) % 100 for n in range(count)]
+            # Rising on the whole, with some that are late.
+            times = [
+                NOW_MS + number * 2 - (number * 37 + n * 11) % 7 * (number % 5 == 0) for n in range(count)
+            ]
             maker.data(times, producer_id=producer, transactional=producer >= 0, codec=codec)
         elif what == "roll":
             maker.roll()
@@ -75,7 +80,7 @@ def test_readers_see_what_a_broker_would_show(
         run(maker, steps)
         # The high watermark stands between batches.
         edges = [0] + [each.last_offset + 1 for each in maker._batches]
-        water = edges[cut % len(edges)]
+        water = edges[-1 if cut % 3 == 0 else cut % len(edges)]
         log_start = min(start, water)
         maker.stop(high_watermark=water, log_start=log_start, cleanly=cleanly)
         if lost == "newest snapshot":
@@ -92,13 +97,13 @@ def test_readers_see_what_a_broker_would_show(
 
 
 @settings(max_examples=40, deadline=None)
-@given(steps=STEPS, moment=st.integers(-5, 105), tasks=st.integers(1, 9))
-def test_times_and_splits_lose_nothing(steps: list[Step], moment: int, tasks: int) -> None:
+@given(steps=STEPS, moment=st.integers(-5, 105), tasks=st.integers(1, 9), cleanly=st.booleans())
+def test_times_and_splits_lose_nothing(steps: list[Step], moment: int, tasks: int, cleanly: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        maker = LogMaker(Path(directory))
+        maker = LogMaker(Path(directory), config=INDEXED_SELDOM)
         run(maker, steps)
-        maker.stop()
-        seen, timestamp = maker.visible(), NOW_MS + moment
+        maker.stop(cleanly=cleanly)
+        seen, timestamp = maker.visible(), NOW_MS + moment * 2 * len(steps) // 100
         narrowed = rows_of(table(Path(directory), narrowing=Narrowing(not_before_ms=timestamp)))
         assert {row for row in seen if row.timestamp >= timestamp} <= set(narrowed) <= set(seen)
         # A start by time is the first record that is as late, and all behind it.
@@ -118,6 +123,38 @@ def test_times_and_splits_lose_nothing(steps: list[Step], moment: int, tasks: in
         assert rows_of(table(Path(directory), narrowing=narrowing)) == [
             row for row in seen if low <= row.offset < high
         ]
+
+
+@pytest.mark.parametrize("config", [SMALL, INDEXED_SELDOM])
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_every_lower_bound_on_time(tmp_path: Path, config: LogConfig, cleanly: bool) -> None:
+    maker = LogMaker(tmp_path, config=config)
+    for number in range(24):
+        late = 25 if number % 7 == 3 else 0
+        maker.data([NOW_MS + 10 * number - late, NOW_MS + 10 * number], value_bytes=30)
+    maker.stop(cleanly=cleanly)
+    seen = maker.visible()
+    read = 0
+    for timestamp in range(NOW_MS - 5, NOW_MS + 245, 5):
+        found = set(rows_of(table(tmp_path, narrowing=Narrowing(not_before_ms=timestamp))))
+        assert {row for row in seen if row.timestamp >= timestamp} <= found
+        read += len(found)
+    assert read < 0.65 * len(seen) * 50  # half of it is asked for
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_every_end_of_a_log_with_transactions(tmp_path: Path, cleanly: bool) -> None:
+    """Snapshots and indexes stand right behind and right before each kind of batch once."""
+    for length in range(1, 25):
+        maker = LogMaker(tmp_path / str(length))
+        for number in range(length):
+            if number % 3 == 2:
+                maker.marker(7 + number // 3 % 2, commit=number % 4 == 1)
+            else:
+                maker.data([NOW_MS] * 2, producer_id=7 + number % 2, transactional=True, value_bytes=90)
+        maker.stop(cleanly=cleanly)
+        found = records(maker.data_dir, isolationLevel="read_committed")
+        assert found == maker.visible(committed=True), length
 
 
 @pytest.fixture
@@ -149,7 +186,6 @@ def test_large_segments_are_cut_where_batches_begin(maker: LogMaker, tmp_path: P
     from tidelog.spark.segments.layout import PartitionDirectory
     from tidelog.spark.segments.plan import stretches_of
     from tidelog.spark.segments.stored import StoredLog
-    from tidelog.storage.log_config import LogConfig
 
     big = LogMaker(tmp_path / "big", config=LogConfig(index_interval_bytes=400))
     for _ in range(300):
