@@ -57,7 +57,7 @@ class Results:
         status = self._status()
         if status is not None:
             troubles += [
-                f"flow {flow.name} has failed and is {flow.state}: {flow.error.splitlines()[0]}"
+                f"flow {flow.name} has failed{'' if flow.state == 'failed' else ' and is started again'}: {flow.error.splitlines()[0]}"
                 for flow in status.flows
                 if flow.error and flow.state != "running"
             ]
