@@ -11,7 +11,13 @@ from tools.peers.tidelog import TidelogPeer
 
 
 def test_variables_for_tests_do_not_reach_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("TIDELOG_CRASH_SEED", "TIDELOG_CRASH_CYCLES", "TIDELOG_TEST_EFFORT", "TIDELOG_FUZZ_SEED"):
+    for name in (
+        "TIDELOG_CRASH_SEED",
+        "TIDELOG_CRASH_CYCLES",
+        "TIDELOG_TEST_EFFORT",
+        "TIDELOG_FUZZ_SEED",
+        "TIDELOG_KILLS",
+    ):
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("TIDELOG_NUM_PARTITIONS", "3")
     config = resolve(None, TidelogPeer(data_dir=tmp_path).environment(), ())

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -146,17 +147,27 @@ def test_executors_die_on_a_cluster(make_world: Callable[..., World], tmp_path: 
         world = make_world(cluster.master)
         workers = [int(each.process["pid"]) for each in cluster.members[1:]]
 
+        killed: list[int] = []
+
         def kill_executor() -> None:
-            alive = [pid for worker in workers for pid in executors(worker)]
-            if alive:
-                with suppress(ProcessLookupError):
-                    os.kill(chance.choice(alive), signal.SIGKILL)
+            """One that there is; a driver that has just begun has none yet, and one that has ended has none any more."""
+            until = time.monotonic() + 60
+            while world.pipeline.is_running and time.monotonic() < until:
+                alive = [pid for worker in workers for pid in executors(worker)]
+                if alive:
+                    with suppress(ProcessLookupError):
+                        os.kill(alive[chance.randrange(len(alive))], signal.SIGKILL)
+                        killed.append(len(alive))
+                    return
+                time.sleep(0.05)
 
         world.send(10_000)
         with running(world.pipeline) as pipeline:
             with steadily(lambda: world.send(300), 0.5):
                 every = [kill_executor, kill_executor, kill_executor, pipeline.kill]
-                print(strike(pipeline, chance, chance.choices(every, k=KILLS), within_seconds=4))
+                wanted = [kill_executor, *chance.choices(every, k=KILLS - 1)]
+                print(strike(pipeline, chance, wanted, within_seconds=4), f"{len(killed)} executors")
+            assert killed, "no executor was there to be killed: nothing was shown"
             if pipeline.is_running:
                 pipeline.finish()
             pipeline.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.peers.process import Peer
 
-FOR_TESTS = ("TIDELOG_TEST_", "TIDELOG_CRASH_", "TIDELOG_FUZZ_")
+FOR_TESTS = ("TIDELOG_TEST_", "TIDELOG_CRASH_", "TIDELOG_FUZZ_", "TIDELOG_KILLS")
 """Variables with our prefix that speak to a test run; to a broker they would be settings that it does not know."""
 
 
