@@ -12,7 +12,7 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups
+.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups pipeline
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -101,6 +101,9 @@ crash: install ## kill -9 under load, 50 times (CYCLES=n), and power losses from
 
 groups: install ## groups of real clients, minutes of them: members killed, brokers restarted, protocols switched
 	$(PYTEST) tests/groups -rs --timeout 600
+
+pipeline: install ## the pipeline on real Spark, half an hour: every job, a cluster, kills at random instants (KILLS=n)
+	TIDELOG_KILLS=$(or $(KILLS),20) $(PYTEST) tests/spark tests/pipeline -m "not interop" -rs --timeout 3600
 
 clients: install ## every client library against the broker, nothing else
 	$(PYTEST) tests/clients --timeout 1800

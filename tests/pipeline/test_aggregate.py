@@ -189,6 +189,7 @@ def test_results_and_late_rows_are_those_of_the_plain_calculation(
     } == {key: row[1] for key, row in model.results().items()}
 
 
+@pytest.mark.long
 def test_closed_windows_come_once_in_mode_append(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     source, out = cluster.create_topic("steps", 1), cluster.create_topic("closed", 1)
     table = {

@@ -85,6 +85,7 @@ def places(rows: list[Row]) -> list[tuple[int, int]]:
     return sorted((row["_partition"], row["_offset"]) for row in rows)
 
 
+@pytest.mark.long
 def test_json_with_poison_survives_a_crash_at_every_step(
     spark: Any, cluster: Cluster, tmp_path: Path, crash_at: list[str]
 ) -> None:
@@ -234,6 +235,7 @@ def registry() -> Iterator[tuple[str, dict[int, Row], list[str]]]:
     server.server_close()
 
 
+@pytest.mark.long
 def test_avro_plain_and_framed(
     spark: Any, cluster: Cluster, tmp_path: Path, registry: tuple[str, dict[int, Row], list[str]]
 ) -> None:

@@ -98,6 +98,7 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     return cluster.create_topic(f"t-{abs(hash(request.node.name))}", 3)
 
 
+@pytest.mark.long
 def test_delta_and_sqlite_are_the_latest_rows_also_after_a_restart_and_a_rebuild(
     spark: Any, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def small_disk(directory: Path, kibibytes: int) -> list[str]:
     return prefix
 
 
+@pytest.mark.long
 def test_from_start_over_failures_and_ctrl_c_to_the_next_start(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create_topic("orders", 2)
     send(cluster, "orders", range(20))
@@ -154,6 +155,7 @@ def rows_of(table: Path) -> int:
     return values.total()
 
 
+@pytest.mark.long
 def test_the_same_specification_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """Also offsets carried from one checkpoint to another, and a Java that is killed."""
     cluster.create_topic("parcels", 2)

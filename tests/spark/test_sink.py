@@ -153,6 +153,7 @@ def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: An
     assert found == Counter(b"%d-%d" % (m, n) for m in range(16) for n in range(9_000))
 
 
+@pytest.mark.long
 def test_a_stream_that_is_killed_again_and_again_loses_nothing(
     spark: Any, cluster: Cluster, tmp_path: Path
 ) -> None:
