@@ -52,6 +52,7 @@ def batches(directory: Path) -> list[tuple[Path, int, Any, bytes]]:
     ]
 
 
+@pytest.mark.long
 def test_sound_replicas(spark: Any, tmp_path: Path) -> None:
     build(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")

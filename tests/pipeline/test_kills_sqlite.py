@@ -114,6 +114,7 @@ def _until_caught_up(world: World, kills: list[Callable[[], None]], seconds: flo
     world.check()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_driver_dies_twice_and_a_broker_once(world: World) -> None:

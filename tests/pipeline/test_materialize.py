@@ -195,6 +195,7 @@ def test_a_crash_on_either_side_of_the_commit_changes_nothing(
     assert sqlite_rows(tmp_path / "state.db") == expected(changes)
 
 
+@pytest.mark.long
 def test_debezium_and_records_that_cannot_be_understood(
     spark: Any, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_cannot_be_written_is_said_before_anything_runs(spark: Any, cluster
     assert records(cluster, "refused") == []
 
 
+@pytest.mark.long
 def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: Any) -> None:
     def slowly(batches: Iterator[Any]) -> Iterator[Any]:
         import time
@@ -230,6 +231,7 @@ def ends_of(checkpoint: Path, batch: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_what_spark_tells_a_task_of_its_micro_batch(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     """Not documented, and what exactly-once delivery will stand on: query and batch id in every task, the same ones when a batch is run again."""
     from pyspark.sql.datasource import DataSource
