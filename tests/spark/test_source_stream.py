@@ -113,6 +113,19 @@ def test_a_batch_that_was_planned_before_a_crash_is_run_again_as_it_was(
     assert job.batches == {0: [], 1: numbered(5, 9)}
 
 
+def test_a_driver_that_died_while_it_wrote_its_first_offsets_can_begin_again(
+    spark: Any, cluster: Cluster, servers: str, tmp_path: Path
+) -> None:
+    cluster.create_topic("torn")
+    send(servers, "torn", numbered(0, 5))
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.619f1952-40a7-4bbd-ba14-2afcc21e50be.tmp").write_text("v1\n{")
+    job = Job(spark, tmp_path / "checkpoint", servers, subscribe="torn")
+    assert job.run(startingOffsets="earliest") is None
+    assert job.values == numbered(0, 5)
+
+
 def test_a_checkpoint_of_sparks_own_source_is_carried_on(
     spark: Any, cluster: Cluster, servers: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "false",
+    # A driver that dies while it writes its first offsets leaves a temporary file, and Spark would refuse that checkpoint for ever.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.log.structuredLogging.enabled": "false",
 }
 LOCAL_SETTINGS: Final = {
