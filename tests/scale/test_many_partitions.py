@@ -160,9 +160,9 @@ def test_costs_grow_no_faster_than_the_number_of_partitions() -> None:
     for what in ("create", "start", "start after a crash"):
         few, many = (found[size][what] - found[1][what] for size in (FEW, MANY))
         print(f"{what}: {few * 1000:.0f} ms for {FEW} partitions, {many * 1000:.0f} ms for {MANY}")
-        # The kernel tells user time by ticks of 10 ms that it samples, so a few of them are a guess. What grows with the square would take 25 times
-        # as long.
-        assert many <= MANY / FEW * max(few, 0.05) * 3, f"{what} is not linear: {few:.2f} s, {many:.2f} s"
+        # The kernel tells user time by ticks of 10 ms that it samples, and both numbers are differences from a broker with one partition: a few of them are a
+        # guess (the same code was seen at 40 and at 250 ms for FEW). What grows with the square would take 25 times as long: 3 to 6 s where 0.9 to 1.1 are usual.
+        assert many <= MANY / FEW * max(few, 0.1) * 3, f"{what} is not linear: {few:.2f} s, {many:.2f} s"
     assert found[MANY]["longest wait"] < WAIT_SECONDS_MAX
     assert found[MANY]["idle"] - found[1]["idle"] <= 0.15, "housekeeping looks at every partition"
 
