@@ -23,14 +23,19 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import memory_at_hand
-from bench.clients_load import CLIENTS
+from bench.clients_load import CEILING, CLIENTS
 from bench.run import machine
 from tools.peers.tidelog import TidelogPeer
 
 COUNTS = {100: 500_000, 1024: 200_000}
 FASTER = ("tidelog-arrow", "confluent-kafka")
 """These move ten times as many in the same time."""
-BESIDE = {"tidelog": "aiokafka", "tidelog-blocking": "kafka-python", "tidelog-arrow": "confluent-kafka"}
+BESIDE = {
+    "tidelog": "aiokafka",
+    "tidelog-blocking": "kafka-python",
+    "tidelog-arrow": "confluent-kafka",
+    CEILING: "confluent-kafka",
+}
 AIMS = {
     ("tidelog", "produce"): 1.5,
     ("tidelog", "consume"): 1.5,
@@ -83,7 +88,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="100,1024", help="bytes of a record, separated by commas")
-    parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--clients", default=",".join([*CLIENTS, CEILING]))
     parser.add_argument("--bootstrap", help="a broker that runs already")
     options = parser.parse_args()
     console = Console(width=max(Console().width, 130), markup=False)
@@ -103,6 +108,8 @@ def main() -> None:
                     topic = f"bench-{uuid.uuid4().hex[:8]}"
                     make_topic(servers, topic)
                     for direction, where in (("produce", topic), ("consume", ready)):
+                        if client == CEILING and direction == "produce":
+                            continue
                         sample = measure(client, direction, servers, where, some, size)
                         samples[size, direction, client].append(sample)
                         console.print(

@@ -19,6 +19,7 @@ BATCH_BYTES = 256 * 1024
 LINGER_MS = 5
 FETCH_BYTES = 4 << 20
 """Of one partition in one answer, for the two that read in bulk; the others have their defaults, which are 1 MiB."""
+RECEIVING_SECONDS = 2.0
 
 
 def measured(work: Callable[[Callable[[], None]], int]) -> None:
@@ -308,6 +309,28 @@ def kafka_python_consume(
     return run
 
 
+# ---- nobody
+
+
+def receiving_consume(servers: str, topic: str, count: int, size: int) -> Callable[[Callable[[], None]], int]:
+    """Answers are received and nobody looks at them, not even at their checksums: no client can be faster than this."""
+    from bench.raw_load import fetch_and_discard
+
+    def run(begin: Callable[[], None]) -> int:
+        rate = fetch_and_discard(
+            servers,
+            topic,
+            partitions=1,
+            seconds=RECEIVING_SECONDS,
+            fetch_bytes=FETCH_BYTES,
+            into=memoryview(bytearray(FETCH_BYTES)),
+            begin=begin,
+        )
+        return rate.size // size
+
+    return run
+
+
 CLIENTS: dict[str, tuple[Any, Any]] = {
     "tidelog": (tidelog_produce, tidelog_consume),
     "tidelog-blocking": (blocking_produce, blocking_consume),
@@ -316,11 +339,13 @@ CLIENTS: dict[str, tuple[Any, Any]] = {
     "aiokafka": (aiokafka_produce, aiokafka_consume),
     "kafka-python": (kafka_python_produce, kafka_python_consume),
 }
+CEILING = "received"
 
 
 def main() -> None:
     client, direction, servers, topic, count, size = sys.argv[1:]
-    measured(CLIENTS[client][direction == "consume"](servers, topic, int(count), int(size)))
+    work = receiving_consume if client == CEILING else CLIENTS[client][direction == "consume"]
+    measured(work(servers, topic, int(count), int(size)))
 
 
 if __name__ == "__main__":

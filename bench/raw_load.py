@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from bisect import bisect_right
+from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from typing import NamedTuple
 
@@ -128,8 +129,17 @@ class BatchMap:
         return bisect_right(self.ends, self.ends[index] + size) - 1
 
 
-def fetch_and_discard(bootstrap: str, topic: str, *, partitions: int, seconds: float) -> Rate:
-    """Read all partitions again and again, one Fetch for all of them at a time, and let the records go by in the kernel."""
+def fetch_and_discard(
+    bootstrap: str,
+    topic: str,
+    *,
+    partitions: int,
+    seconds: float,
+    fetch_bytes: int = FETCH_BYTES,
+    into: memoryview | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> Rate:
+    """Read all partitions again and again, one Fetch for all of them at a time, and let the records go by in the kernel, or copy them to `into`."""
     with RawConnection(bootstrap) as connection:
         maps = [
             BatchMap(connection, topic, number, connection.list_offset(topic, -1, partition=number))
@@ -137,18 +147,19 @@ def fetch_and_discard(bootstrap: str, topic: str, *, partitions: int, seconds: f
         ]
         places = [0] * partitions
         size = 0
+        begin()
         began = time.perf_counter()
         while (elapsed := time.perf_counter() - began) < seconds:
             offsets = {number: maps[number].offsets[places[number]] for number in range(partitions)}
-            connection.send(fetch_partitions_request(topic, offsets, max_bytes=FETCH_BYTES))
-            for number, count in _discard_answer(connection, topic):
+            connection.send(fetch_partitions_request(topic, offsets, max_bytes=fetch_bytes))
+            for number, count in _discard_answer(connection, topic, into):
                 place = maps[number].after(places[number], count)
                 size += maps[number].ends[place] - maps[number].ends[places[number]]
                 places[number] = place if place < len(maps[number].ends) - 1 else 0
         return Rate(size, elapsed)
 
 
-def _discard_answer(connection: RawConnection, topic: str) -> list[tuple[int, int]]:
+def _discard_answer(connection: RawConnection, topic: str, into: memoryview | None) -> list[tuple[int, int]]:
     """The record bytes per partition of a Fetch 11 answer, unseen."""
     head = connection.receive_exactly(4 + 4 + 4 + 2 + 4 + 4 + 2 + len(topic.encode()) + 4)
     (error_code,) = struct.unpack_from(">h", head, 12)
@@ -163,7 +174,10 @@ def _discard_answer(connection: RawConnection, topic: str) -> list[tuple[int, in
         )
         if error_code or aborted > 0:
             raise LoadError(f"Fetch from {topic}-{number} answered error {error_code}")
-        connection.discard(max(0, size))
+        if into is None:
+            connection.discard(max(0, size))
+        else:
+            connection.receive_into(into, max(0, size))
         found.append((number, max(0, size)))
     return found
 

@@ -133,6 +133,14 @@ class RawConnection:
                 raise ConnectionError("the broker closed the connection in the middle of an answer")
             size -= gone
 
+    def receive_into(self, memory: memoryview, size: int) -> None:
+        """Copy that many bytes out of the kernel, to `memory` again and again, and look at none of them."""
+        while size:
+            received = self._socket.recv_into(memory, min(size, len(memory)))
+            if received == 0:
+                raise ConnectionError("the broker closed the connection in the middle of an answer")
+            size -= received
+
     def receive_exactly(self, size: int) -> bytearray:
         """Read that many bytes, or fail when the broker hangs up."""
         answer = bytearray(size)

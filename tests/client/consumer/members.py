@@ -48,6 +48,10 @@ class Member:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            error.add_note(
+                f"a member with partitions {sorted(self.partitions)} and {len(self.got)} records; failed: {self.failure!r}; refused: {self.refused}; heard: {self.heard}"
+            )
         await self.rest()
         await self.consumer.close()
 
