@@ -44,6 +44,7 @@ METADATA: Final = ("topic", "partition", "offset", "timestamp", "timestampType",
 COMPACT_DELTA_BATCHES: Final = 100
 QUERY_ID: Final = "sql.streaming.queryId"
 _BAD: Final = "tidelog_bad"
+_READ: Final = "tidelog_read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,8 @@ class Ingest:
         for _ in range(PASSES_MAX):
             seen = Observation()
             marked = self.decoder.decode(frame)
-            watched = {_BAD: f.count_if(f.col(PROBLEM).isNotNull()), **self.decoder.observed()}
+            bad = f.count_if(f.col(PROBLEM).isNotNull())
+            watched = {_BAD: bad, _READ: f.count(f.lit(1)), **self.decoder.observed()}
             observed = marked.observe(seen, *(each.alias(name) for name, each in watched.items()))
             good = observed.where(f.col(PROBLEM).isNull())
             staged = self.table.stage(self._columns(good), query=query, batch=batch)
@@ -206,6 +208,7 @@ class Ingest:
                 self.table.discard(staged)
                 raise
             if is_known:
+                self.context.batch_rows.note(batch, seen.get[_READ])
                 return marked, staged, seen.get[_BAD]
             self.table.discard(staged)
         raise DecodingError(
