@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +13,7 @@ from tidelog.pipeline.options import Options, Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 BATCHES_REMEMBERED: Final = 100
 """More than there can be between two looks at a query."""
@@ -80,6 +81,13 @@ class JobContext:
             "kafka.bootstrap.servers": self.brokers,
             **{f"kafka.{name}": value for name, value in self.client.items()},
         }
+
+    def start(
+        self, frame: DataFrame, write: Callable[[DataFrame, int], None], *, mode: str = "append"
+    ) -> StreamingQuery:
+        """A query of the flow's name that hands one batch after the other to `write`, from the flow's checkpoint on."""
+        writer = frame.writeStream.queryName(self.name).outputMode(mode).foreachBatch(write)
+        return writer.option("checkpointLocation", self.checkpoint).trigger(**self.trigger).start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
