@@ -159,20 +159,20 @@ class _City:
 
         accepted_ms = paid_ms + self._within(1, 6)
         ready_ms = accepted_ms + self._within(20, 80)
-        self._kitchen(order, "accepted", accepted_ms)
+        self._kitchen(order, "accepted", paid_ms, accepted_ms)
         self._status(order, "cooking", accepted_ms)
-        self._kitchen(order, "ready", ready_ms)
+        self._kitchen(order, "ready", accepted_ms, ready_ms)
 
         courier_id = f"courier-{self._chance.randrange(COURIERS):03}"
         assigned_ms = accepted_ms + self._within(5, 18)
         picked_up_ms = max(ready_ms, assigned_ms) + self._within(2, 15)
         delivered_ms = picked_up_ms + self._within(15, 60)
-        for what, when in (
-            ("assigned", assigned_ms),
-            ("picked_up", picked_up_ms),
-            ("delivered", delivered_ms),
+        for what, since_ms, at_ms in (
+            ("assigned", accepted_ms, assigned_ms),
+            ("picked_up", assigned_ms, picked_up_ms),
+            ("delivered", picked_up_ms, delivered_ms),
         ):
-            self._courier(order, courier_id, what, when)
+            self._courier(order, courier_id, what, since_ms, at_ms)
         self._status(order, "on_the_way", picked_up_ms)
         self._status(order, None, delivered_ms)
         self._payment(order, "captured", delivered_ms + self._within(0.1, 1))
@@ -200,18 +200,12 @@ class _City:
         }
         self._plan(at_ms, "payments", order["customer_id"], payment)
 
-    def _kitchen(self, order: dict[str, Any], what: str, at_ms: int) -> None:
+    def _kitchen(self, order: dict[str, Any], what: str, since_ms: int, at_ms: int) -> None:
         """Keyed by restaurant: a kitchen reads its own orders, in order."""
-        said = {
-            "restaurant_id": order["restaurant_id"],
-            "order_id": order["order_id"],
-            "event": what,
-            "at": moment(at_ms),
-        }
-        self._plan(at_ms, "kitchen", order["restaurant_id"], said)
+        self._plan(at_ms, "kitchen", order["restaurant_id"], _step(order, what, since_ms, at_ms))
 
-    def _courier(self, order: dict[str, Any], courier_id: str, what: str, at_ms: int) -> None:
-        said = {"courier_id": courier_id, "order_id": order["order_id"], "event": what, "at": moment(at_ms)}
+    def _courier(self, order: dict[str, Any], courier_id: str, what: str, since_ms: int, at_ms: int) -> None:
+        said = {"courier_id": courier_id, **_step(order, what, since_ms, at_ms)}
         self._plan(at_ms, "couriers", order["order_id"], said)
 
     # -- poison ------------------------------------------------------------------------------------------------------
@@ -271,6 +265,17 @@ class _City:
                 "changed_at": moment(at_ms),
             }
         )
+
+
+def _step(order: dict[str, Any], what: str, since_ms: int, at_ms: int) -> dict[str, Any]:
+    """What a kitchen or a courier tells: that something is done, and how long it took since the step before."""
+    return {
+        "restaurant_id": order["restaurant_id"],
+        "order_id": order["order_id"],
+        "event": what,
+        "seconds": (at_ms - since_ms) / 1000,
+        "at": moment(at_ms),
+    }
 
 
 def moment(at_ms: int) -> str:

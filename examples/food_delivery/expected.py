@@ -76,6 +76,27 @@ def per_minute(counted: Iterable[Order]) -> PerMinute:
     return totals
 
 
+class Steps(NamedTuple):
+    """How long something took, of so many times."""
+
+    times: int
+    mean_seconds: float
+    longest_seconds: float
+
+
+def service_times(happened: Iterable[Event]) -> dict[tuple[int, str, str], Steps]:
+    """Cooking ("ready") and the way to the door ("delivered"), by minute, restaurant and event."""
+    found: dict[tuple[int, str, str], list[float]] = {}
+    for event in happened:
+        if event.topic not in ("kitchen", "couriers"):
+            continue
+        said = json.loads(event.value or b"")
+        if said["event"] in ("ready", "delivered"):
+            place = minute_of(epoch_ms(said["at"])), said["restaurant_id"], said["event"]
+            found.setdefault(place, []).append(said["seconds"])
+    return {place: Steps(len(each), sum(each) / len(each), max(each)) for place, each in found.items()}
+
+
 class Watched(NamedTuple):
     in_time: list[Order]
     late: list[Order]

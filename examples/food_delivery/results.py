@@ -1,4 +1,4 @@
-"""What the pipeline has written, read from where it wrote it: the topic of results, the dead letters, the SQLite database, a Delta table and its status.
+"""What the pipeline has written, read from where it wrote it: the topic of results, the dead letters, the SQLite database, two Delta tables and its status.
 
 Reads only, and only as any other program could. What is not there yet, because the pipeline is still starting, is left out of the snapshot.
 """
@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from examples.food_delivery.minutes import Minutes
 from examples.food_delivery.place import Place
@@ -21,7 +23,7 @@ from tidelog.client.dead_letters import origin_of
 from tidelog.client.errors import ClientError
 from tidelog.pipeline.status import PipelineStatus, StatusError, read_status
 
-PAID_EVERY_SECONDS: Final = 5.0
+TABLES_EVERY_SECONDS: Final = 5.0
 POLL_MS: Final = 100
 REASON_CHARACTERS_MAX: Final = 100
 
@@ -37,7 +39,8 @@ class Results:
         self._dead_letters = 0
         self._last_reason: str | None = None
         self._paid_cents: int | None = None
-        self._paid_at = -PAID_EVERY_SECONDS
+        self._service_seconds: Mapping[str, float] = {}
+        self._tables_at = -TABLES_EVERY_SECONDS
         self._began_at = time.time()
 
     async def close(self) -> None:
@@ -50,9 +53,10 @@ class Results:
             await self._read_topics()
         except ClientError as error:
             troubles.append(f"the topics of results cannot be read: {error}")
-        if time.monotonic() - self._paid_at >= PAID_EVERY_SECONDS:
+        if time.monotonic() - self._tables_at >= TABLES_EVERY_SECONDS:
             self._paid_cents = await asyncio.to_thread(self._paid)
-            self._paid_at = time.monotonic()
+            self._service_seconds = await asyncio.to_thread(self._service)
+            self._tables_at = time.monotonic()
         names, open_orders = await asyncio.to_thread(self._state)
         status = self._status()
         if status is not None:
@@ -67,6 +71,7 @@ class Results:
             restaurants=names,
             open_orders=open_orders,
             paid_cents=self._paid_cents,
+            service_seconds=self._service_seconds,
             late=_late(status),
             dead_letters=self._dead_letters,
             last_reason=self._last_reason,
@@ -103,17 +108,33 @@ class Results:
 
     def _paid(self) -> int | None:
         """What was captured, less what was given back."""
-        from deltalake import DeltaTable
-
-        path = str(self._place.tables / "payments")
-        if not DeltaTable.is_deltatable(path):
+        table = self._table("payments", ["amount_cents"], [("event", "in", ["captured", "refunded"])])
+        if table is None:
             return None
         import pyarrow.compute as pc
 
-        table = DeltaTable(path).to_pyarrow_table(
-            columns=["amount_cents"], filters=[("event", "in", ["captured", "refunded"])]
-        )
         return int(pc.sum(table["amount_cents"]).as_py() or 0)
+
+    def _service(self) -> Mapping[str, float]:
+        """How long each step took on average in the minutes shown, over all restaurants."""
+        since = datetime.now(UTC) - timedelta(minutes=MINUTES_SHOWN)
+        columns = ["event", "times", "mean_seconds"]
+        table = self._table("service_times", columns, [("window_start", ">=", since)])
+        rows = [] if table is None else table.to_pylist()
+        times, seconds = Counter[str](), Counter[str]()
+        for row in rows:
+            times[row["event"]] += row["times"]
+            seconds[row["event"]] += row["times"] * row["mean_seconds"]
+        return {event: seconds[event] / count for event, count in times.items()}
+
+    def _table(self, name: str, columns: list[str], filters: list[tuple[str, str, Any]]) -> Any | None:
+        """Of a Delta table; None: it is not made yet."""
+        from deltalake import DeltaTable
+
+        path = str(self._place.tables / name)
+        if not DeltaTable.is_deltatable(path):
+            return None
+        return DeltaTable(path).to_pyarrow_table(columns=columns, filters=filters)
 
     def _status(self) -> PipelineStatus | None:
         """Of this run; None before there is one."""

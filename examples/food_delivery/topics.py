@@ -20,7 +20,6 @@ TOPICS: Final[tuple[tuple[str, int, Mapping[str, str]], ...]] = (
     ("orders-per-minute", 1, {}),
     ("orders-dlq", 1, {"retention.ms": "-1"}),
 )
-READ_BY_THE_PIPELINE: Final = ("orders", "payments", "order-status", "restaurants")
 RESULTS, DEAD_LETTERS = "orders-per-minute", "orders-dlq"
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MINUTES_SHOWN: Final = 4
 RESTAURANTS_SHOWN: Final = 10
 STATUSES: Final = ("placed", "cooking", "on_the_way")
+SERVICE: Final = {"ready": "cooking", "delivered": "delivery"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class Snapshot:
     open_orders: Mapping[str, int] = field(default_factory=dict)
     """By status."""
     paid_cents: int | None = None
+    service_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long steps took lately, on average, by event."""
     late: int | None = None
     dead_letters: int | None = None
     last_reason: str | None = None
@@ -98,6 +101,12 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
         yield f"paid {money(snapshot.paid_cents)}"
     statuses = ", ".join(f"{snapshot.open_orders.get(each, 0)} {each.replace('_', ' ')}" for each in STATUSES)
     yield f"open orders: {statuses}"
+    if snapshot.service_seconds:
+        times = (
+            f"{SERVICE[each]} {seconds:.0f} s"
+            for each, seconds in sorted(snapshot.service_seconds.items(), reverse=True)
+        )
+        yield f"on average {', '.join(times)}"
     yield f"late {number(snapshot.late)}"
     reason = f" (last: {snapshot.last_reason})" if snapshot.last_reason else ""
     yield f"dead letters {number(snapshot.dead_letters)}{reason}"

@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 from tidelog.pipeline.ddl import parse_columns
 from tidelog.pipeline.decoding import DecodingError, KeptSchema
 from tidelog.pipeline.decoding_avro import Schemas, decode_batches, decoder_for, load_avsc
-from tidelog.pipeline.decoding_avro_schema import plain, spark_schema
+from tidelog.pipeline.decoding_avro_schema import misread, plain, spark_schema
 from tidelog.pipeline.decoding_json import why_not_json
 from tidelog.pipeline.decoding_registry import SchemaRegistry
 from tidelog.pipeline.decoding_schemas import FIELDS_MAX, from_variant, grow, judged
@@ -242,6 +242,42 @@ def test_a_given_schema_resolves_defaults_and_columns_are_added_beside_it() -> N
         assert decode(avro(writer, {"id": 1, "tip": 0.5}, 5)) == (expected, None)
 
 
+def test_where_columns_are_settled_executors_ask_the_registry_themselves(tmp_path: Path) -> None:
+    record = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "int"}, {"name": "x", "type": "string"}]}  # fmt: skip
+    for number, schema in ((1, record), (2, "int"), (3, {"type": "map", "values": ["int", "string"]})):
+        (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
+    schemas = Schemas(ddl("id bigint").json(), None, {}, True, registry=str(tmp_path), root="id")
+    values = [avro(record, {"id": 7, "x": ""}, 1), avro("int", 8, 2), avro("int", 8, 9)]
+    (batch,) = decode_batches(schemas, iter([pa.record_batch({"value": pa.array(values, pa.binary())})]))
+    rows = batch.to_pylist()
+    assert [row["tidelog_data"] for row in rows] == [{"id": 7}, {"id": 8}, None]
+    assert rows[2]["tidelog_problem"] == "the registry has no schema 9"
+    with pytest.raises(DecodingError, match=r"schema 3: .* is a union of int and string"):
+        decoder_for(schemas)(avro({"type": "map", "values": "int"}, {}, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "why"),
+    [
+        ("long", "f timestamp", "f is bigint, not timestamp"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "f timestamp", None),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "f bigint", "f is timestamp, not bigint"),
+        ({"type": "int", "logicalType": "date"}, "f timestamp", "f is date, not timestamp"),
+        ({"type": "array", "items": "int"}, "f array<date>", "f.element is int, not date"),
+        ({"type": "map", "values": "long"}, "f map<string,timestamp>", "f.value is bigint, not timestamp"),
+        ("long", "g timestamp", None),
+        ("int", "f bigint", None),
+    ],
+)
+def test_a_number_is_never_taken_for_a_time(kind: Any, columns: str, why: str | None) -> None:
+    record = {"type": "record", "name": "X", "fields": [{"name": "f", "type": kind}]}
+    assert misread(record, ddl(columns)) == why
+    if why is not None:
+        text = json.dumps(record)
+        decode = decoder_for(Schemas(ddl(columns).json(), None, {1: text}, True))
+        assert decode(b"\0\0\0\0\1") == (None, f"the value does not fit the flow's columns: {why}")
+
+
 def test_a_schema_that_is_none_is_refused() -> None:
     for text in ("{", '{"type": "record"}', '"nothing"'):
         with pytest.raises(DecodingError, match="is no Avro schema"):
@@ -386,6 +422,12 @@ def test_statistics_never_exclude_a_row(tmp_path: Path) -> None:
         ({"registry": "http://x"}, "registry: is for format"),
         ({"schema": "a int", "schema_file": "f"}, "schema_file: there is a schema, too"),
         ({"schema": "a itn"}, "schema: there is no type itn"),
+        ({"format": "avro", "schema": "{}"}, "schema: {} is no Avro schema"),
+        (
+            {"format": "avro", "framing": "registry", "registry": "r", "schema": "a int"},
+            "schema: of Avro is Avro's JSON here",
+        ),
+        ({"format": "debezium"}, "format: must be one of json, avro, raw"),
         ({"metadata": ["offest"]}, "metadata: there is no 'offest'"),
         ({"table": "s3://b/t"}, "table: must be a directory"),
         ({"on_undecodable": "skip", "dead_letter_topic": "d"}, "dead_letter_topic: nothing is sent there"),

@@ -129,6 +129,23 @@ def test_null_may_be_a_key_and_old_files_go(tmp_path: Path) -> None:
     assert len([*Path(table.path).glob("*.parquet")]) == 1
 
 
+def test_a_key_may_have_several_columns_in_which_null_is_a_value(tmp_path: Path) -> None:
+    names = ("at", "shop", "event", "n")
+    schema = pa.schema([("at", pa.int64()), ("shop", pa.string()), ("event", pa.string()), ("n", pa.int64())])
+    table = DeltaState(str(tmp_path / "table"), schema, names[:3], nullable=names[1:3])
+    table.prepare()
+    expected: dict[tuple[Any, ...], int] = {}
+    keys = [(at, shop, event) for at in (1, 2) for shop in ("a", None) for event in ("x", None)]
+    for number, part in enumerate((keys, keys[1:4], keys[3:])):
+        found = [dict(zip(names, (*key, number), strict=True)) for key in part]
+        changed = pa.Table.from_pylist(found, schema=schema)
+        table.apply(batch(number), changed.append_column(DELETED, pa.array([False] * len(part))))
+        expected |= dict.fromkeys(part, number)
+    stored = DeltaTable(table.path).to_pyarrow_table().to_pylist()
+    assert {tuple(row[name] for name in names[:3]): row["n"] for row in stored} == expected
+    assert len(stored) == len(expected)
+
+
 CHANGES = st.lists(
     st.lists(st.tuples(st.integers(0, 5), st.none() | st.text(max_size=3)), max_size=6), max_size=4
 )

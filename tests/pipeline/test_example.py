@@ -102,6 +102,13 @@ async def test_every_result_is_what_plain_python_calculates(
     assert await results(brokers) == totals
     assert in_table(place) == totals
 
+    assert {
+        (round(row["window_start"].timestamp() * 1000), row["restaurant_id"], row["event"]): (
+            row["times"], pytest.approx(row["mean_seconds"]), row["longest_seconds"],
+        )
+        for row in table(place, "service_times")
+    } == expected.service_times(happened)  # fmt: skip
+
     for name, topic, key in (
         ("restaurants", "restaurants", "restaurant_id"),
         ("open_orders", "order-status", "order_id"),

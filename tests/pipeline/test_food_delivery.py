@@ -98,6 +98,22 @@ def test_an_order_is_paid_cooked_brought_and_then_no_longer_open(happened: list[
     }
 
 
+def test_steps_say_how_long_they_took(happened: list[Event]) -> None:
+    at_ms: dict[tuple[str, str], int] = {}
+    for event in happened:
+        if event.topic in ("payments", "kitchen", "couriers"):
+            said = json.loads(event.value or b"")
+            at_ms[said["order_id"], said["event"]] = event.at_ms
+            if event.topic != "payments":
+                before = {"accepted": "authorized", "ready": "accepted", "assigned": "accepted", "picked_up": "assigned", "delivered": "picked_up"}  # fmt: skip
+                took_ms = event.at_ms - at_ms[said["order_id"], before[said["event"]]]
+                assert said["seconds"] == took_ms / 1000 > 0
+    found = expected.service_times(happened)
+    assert sum(each.times for (_, _, event), each in found.items() if event == "ready") > 0.9 * ORDERS
+    assert {event for _, _, event in found} == {"ready", "delivered"}
+    assert all(15 <= each.mean_seconds <= each.longest_seconds <= 80 for each in found.values())
+
+
 def test_the_state_of_restaurants_forgets_those_that_are_gone(happened: list[Event]) -> None:
     state = expected.current_state(happened, "restaurants")
     assert set(state) >= {each.restaurant_id for each in RESTAURANTS}

@@ -161,6 +161,7 @@ SNAPSHOT = Snapshot(
     total=Total(120, 9_999_900),
     restaurants={"r1": "Kaze", "r2": "Umi"},
     open_orders={"cooking": 3},
+    service_seconds={"delivered": 37.4, "ready": 50.0},
     late=2,
     dead_letters=1,
     last_reason="no JSON",
@@ -173,6 +174,7 @@ def test_lines_say_what_was_counted() -> None:
     assert before.endswith("7 orders, revenue 1,234.56; most: Umi 7")
     assert now.endswith("5 orders, revenue 12.50; most: Kaze 4, Umi 1")
     assert "in all 120 orders, revenue 99,999.00" in rest
+    assert "on average cooking 50 s, delivery 37 s; late" in rest
     assert "late 2; dead letters 1 (last: no JSON); lag 1,234 records" in rest
     assert next(lines(Snapshot())) == "no results yet"
 

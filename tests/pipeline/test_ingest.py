@@ -21,6 +21,7 @@ from tidelog.client.blocking import Producer
 from tidelog.client.dead_letter_topic import DeadLetter, read_dead_letters
 from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.jobs import ingest
+from tidelog.pipeline.progress import QueryTracker
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.slow
@@ -39,6 +40,8 @@ class World:
         self.spark, self.cluster, self.topic = spark, cluster, topic
         self.servers = cluster.bootstrap_servers
         self.state, self.table = tmp_path / "state", tmp_path / "table"
+        self.records_read = 0
+        """In the last run, as `tidelog pipeline status` has it."""
         cluster.create_topic(topic, partitions)
 
     def send(self, values: Sequence[bytes | None], partition: int = 0, **more: Any) -> None:
@@ -56,6 +59,9 @@ class World:
         )  # fmt: skip
         query = ingest.start(context, ingest.Options(topics=(self.topic,), table=str(self.table), **options))
         query.awaitTermination()
+        tracker = QueryTracker(self.topic, context.batch_rows.of)
+        tracker.feed(query.recentProgress, 0.0)
+        self.records_read = tracker.now.rows
         return context.counters.now()
 
     def rows(self, *columns: str) -> list[Row]:
@@ -290,3 +296,4 @@ def test_raw_and_framed_json_into_parquet(spark: Any, cluster: Cluster, tmp_path
     framed.send([b'\0\0\0\0\x07{"id": 1}', b'{"id": 2}'])
     counts = framed.run(framing="registry", schema="id int", metadata=())
     assert (counts["rows"], counts["dead_lettered"], framed.rows()) == (1, 1, [{"id": 1}])
+    assert framed.records_read == 2, "a batch with poison is read twice, and counts once"

@@ -113,6 +113,10 @@ GOOD = {"topics": ["t"], "table": "/x", "schema": "id BIGINT, name STRING, tags 
             "text or raw",
         ),
         ({"max_offsets_per_batch": 0}, "max_offsets_per_batch", "at least 1"),
+        ({"format": "avro"}, "schema", "no Avro schema"),
+        ({"format": "avro", "framing": "registry"}, "", "registry is missing"),
+        ({"format": "debezium-avro"}, "framing", 'must be "registry"'),
+        ({"key_format": "avro"}, "key_format", "needs framing and a registry"),
     ],
 )
 def test_options_that_cannot_work(change: dict[str, Any], key: str, says: str) -> None:

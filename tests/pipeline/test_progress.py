@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.pipeline.context import BATCHES_REMEMBERED, BatchRows
 from tidelog.pipeline.progress import QueryTracker, lag_of
 
 
@@ -33,6 +34,22 @@ def test_each_batch_counts_once_and_rates_are_over_seconds() -> None:
     assert (tracker.now.rows, tracker.now.rows_per_second, tracker.now.batch_ms) == (200, 20.0, 250)
     tracker.feed([report(2, 50)], 130.0)
     assert (tracker.now.rows, tracker.now.rows_per_second, tracker.now.batch) == (200, 0.0, 2)
+
+
+def test_a_batch_that_was_read_twice_counts_once_where_its_job_says_so() -> None:
+    rows = BatchRows()
+    tracker = QueryTracker("orders", rows.of)
+    rows.note(1, 50)
+    tracker.feed([report(0, 100), report(1, 100)], 101.0)
+    assert tracker.now.rows == 150
+    for batch in range(BATCHES_REMEMBERED + 2):
+        rows.note(batch, batch)
+    assert (rows.of(0), rows.of(1), rows.of(2), rows.of(BATCHES_REMEMBERED + 1)) == (
+        None,
+        None,
+        2,
+        BATCHES_REMEMBERED + 1,
+    )
 
 
 def test_watermark_state_and_late_rows() -> None:

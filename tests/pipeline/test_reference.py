@@ -20,10 +20,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "PIPELINE.md"
 def test_the_tables_are_those_of_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert render(page) == page, "run: python -m tidelog.pipeline.reference docs/PIPELINE.md"
-    assert set(re.findall(r"<!-- options: (\S+) -->", page)) == {"pipeline", "flow", "topics", *THERE}
+    assert set(re.findall(r"<!-- options: (\S+) -->", page)) == {
+        "pipeline",
+        "flow",
+        "topics",
+        "values",
+        *THERE,
+    }
 
 
-@pytest.mark.parametrize("name", ["pipeline", "flow", "topics", *THERE])
+@pytest.mark.parametrize("name", ["pipeline", "flow", "topics", "values", *THERE])
 def test_every_option_says_what_it_means(name: str) -> None:
     silent = [row for row in table(name).splitlines()[2:] if row.endswith("|  |")]
     assert not silent

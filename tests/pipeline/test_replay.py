@@ -14,7 +14,7 @@ from tidelog.client.metadata import TopicPartition
 from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.jobs import replay
 from tidelog.pipeline.options import read_options
-from tidelog.pipeline.replay_targets import FileTarget, TopicTarget
+from tidelog.pipeline.replay_targets import FileTarget, TableTarget, TopicTarget
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.slow
@@ -170,6 +170,56 @@ def test_segments_by_time_into_a_table_and_a_file(
     ]
     with pytest.raises(replay.ReplayError, match="there already"):
         run(spark, cluster, tmp_path / "g", **common, file=str(path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_into_other_tables_each_record_is_there_once_over_an_interruption(
+    spark: Any, cluster: Cluster, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = {"topics": source, "table": str(tmp_path / "copy"), "table_format": kind, "offsets_per_step": 250}
+    write = TableTarget.write
+
+    def dying(self: Any, rows: Any, plan: Any) -> Any:
+        after = write(self, rows, plan)
+        if plan.done == 1:
+            raise InterruptError  # in the table, and not noted
+        return after
+
+    with monkeypatch.context() as patched, pytest.raises(InterruptError):
+        patched.setattr(TableTarget, "write", dying)
+        run(spark, cluster, tmp_path / "state", **table)
+    result, counters = run(spark, cluster, tmp_path / "state", **table)
+    expected = sorted(
+        ((source, number, offset, key, value, time, headers))
+        for number, rows in contents(cluster, source).items()
+        for key, value, headers, time, offset in rows
+    )
+    assert len(expected) == RECORDS and counters["steps done"] == counters["steps in all"] == 3
+    assert result["records"] == RECORDS == counters["records"]
+    assert [
+        (
+            row["topic"], row["partition"], row["offset"], row["key"], row["value"],
+            round(row["timestamp"].timestamp() * 1000),
+            tuple((each["key"], each["value"]) for each in row["headers"] or ()),
+        )
+        for row in table_rows(kind, tmp_path / "copy")
+    ] == expected  # fmt: skip
+
+
+def table_rows(kind: str, path: Path) -> list[dict[str, Any]]:
+    """By a reader that knows nothing of the writer, in the order of the log."""
+    if kind == "parquet":
+        import pyarrow.dataset as ds
+
+        table = ds.dataset(str(path), format="parquet", partitioning="hive").to_table()
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog("tidelog", type="sql", uri=f"sqlite:///{path.parent}/iceberg.db")
+        table = catalog.load_table(f"default.{path.name}").scan().to_arrow()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
 def test_what_is_gone_is_refused(

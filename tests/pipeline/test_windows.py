@@ -97,6 +97,10 @@ GOOD = {
         ({"aggregates": {"n": "max(x)"}}, "aggregates.n", "no x"),
         ({"aggregates": {}}, "aggregates", "what to compute"),
         ({"schema": "x"}, "schema", "no type"),
+        ({"schema": None}, "schema", "need one"),
+        ({"format": "raw"}, "schema", "raw values have none"),
+        ({"format": "avro"}, "schema", "no Avro schema"),
+        ({"on_undecodable": "skip", "dead_letter_topic": "x"}, "dead_letter_topic", "nothing is sent there"),
     ],
 )
 def test_options_that_cannot_work(change: dict[str, Any], key: str, says: str) -> None:
@@ -110,4 +114,8 @@ def test_options_that_can() -> None:
     options = read_options(Options, {**GOOD, "slide": "20 seconds", "event_time": "ms", "to_topic": "out"})
     assert options.windows == Windows(60_000, 20_000)
     assert list(options.topics_written()) == ["out"]
+    sent = read_options(Options, {**GOOD, "dead_letter_topic": "bad"})
+    assert list(sent.topics_written()) == ["bad"]
+    raw = {"topics": "t", "format": "raw", "window": "1 minute", "group_by": "key", "table": "/x"}
+    assert read_options(Options, raw).columns().names == ["key", "value"]
     assert list(options.places_written()) == ["/x"]

@@ -16,6 +16,7 @@ from tidelog.records.control import build_end_transaction_marker
 from tidelog.spark import columns as columns_module
 from tidelog.spark.client_options import FETCH_BYTES, ClientOptionError, client_options
 from tidelog.spark.columns import ColumnsOfTask, UnreadableRecordError
+from tidelog.spark.sink_options import SinkOptionError, SinkOptions
 from tidelog.spark.sizes import mean_bytes
 from tidelog.spark.task import TaskPartition
 from tidelog.spark.warm import warm_client
@@ -163,8 +164,14 @@ def test_settings_of_a_java_client() -> None:
         ("sasl.jaas.config", "x"),
         ("ssl.truststore.location", "x"),
     ):
-        with pytest.raises(ClientOptionError, match=rf"kafka\.{name} cannot be honoured"):
+        with pytest.raises(ClientOptionError, match=rf"kafka\.{name} cannot be honoured") as refused:
             client_options({name: value}, label="x")
+        servers = {"kafka.bootstrap.servers": "x:1"}
+        with pytest.raises(SinkOptionError) as by_the_sink:
+            SinkOptions.parse({**servers, f"kafka.{name}": value})
+        assert str(by_the_sink.value) == str(refused.value), (
+            "source and sink refuse the same, in the same words"
+        )
     with pytest.raises(ClientOptionError, match=r"isolation\.level is one of"):
         client_options({"isolation.level": "read_all"}, label="x")
 

@@ -1,5 +1,5 @@
 """A stream of records as a stream of results by window and group, with Spark's own aggregation. On the way it is observed how many rows end in which windows, and how many
-could not be decoded; what that means is for `windows`.
+could not be decoded; what that means is for `windows`. Which ones could not is found out by a second look at the batch (`marked`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.pipeline.ddl import parse_columns
-from tidelog.pipeline.decoding import DATA, PROBLEM, DecoderSettings, Framing
+from tidelog.pipeline.decoding import DATA, PROBLEM, Decoder
 from tidelog.pipeline.windows import Windows, histogram
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ _GOOD: Final = "tidelog_good"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    schema: str
-    framing: Framing
+    columns: StructType
     event_time: str
     window: str
     slide: str | None
@@ -40,11 +38,11 @@ class Aggregation:
     where: str | None
 
 
-def aggregated(records: DataFrame, asked: Aggregation, *, flow: str, state: str) -> DataFrame:
+def aggregated(records: DataFrame, asked: Aggregation, decoder: Decoder) -> DataFrame:
     """window_start, window_end, the groups, the aggregates."""
     from pyspark.sql import functions as F
 
-    counted = _decoded(records, asked, flow, state)
+    counted = _rows(marked(records, asked, decoder), asked)
     first, last = (F.when(F.col(_GOOD), each) for each in asked.windows.ends(F.col(_EVENT)))
     watched = counted.withWatermark(_EVENT, asked.watermark).observe(
         SEEN,
@@ -67,19 +65,24 @@ def aggregated(records: DataFrame, asked: Aggregation, *, flow: str, state: str)
     )
 
 
-def _decoded(records: DataFrame, asked: Aggregation, flow: str, state: str) -> DataFrame:
+def marked(records: DataFrame, asked: Aggregation, decoder: Decoder) -> DataFrame:
+    """The records, decoded, with their event time, and why one cannot be counted. As streams and as batches."""
+    from pyspark.sql import functions as F
+
+    decoded = decoder.decode(records).withColumn(_EVENT, _event_time(asked.event_time, asked.columns))
+    problem = F.coalesce(
+        F.col(PROBLEM),
+        F.when(F.col(DATA).isNull(), F.lit("there is no value")),
+        F.when(F.col(_EVENT).isNull(), F.lit(f"there is no event time: {asked.event_time} is null")),
+    )
+    return decoded.withColumn(PROBLEM, problem)
+
+
+def _rows(records: DataFrame, asked: Aggregation) -> DataFrame:
     """The columns of the schema, the event time, and whether a row is good; rows that the condition leaves out are gone."""
     from pyspark.sql import functions as F
 
-    from tidelog.pipeline.decoding_json import JsonDecoder
-
-    decoder = JsonDecoder(
-        DecoderSettings(flow=flow, format="json", framing=asked.framing, schema_changes="ignore", state=state)
-    )
-    decoder.schema = columns = parse_columns(asked.schema)
-    decoded = decoder.decode(records).withColumn(_EVENT, _event_time(asked.event_time, columns))
-    is_good = F.col(PROBLEM).isNull() & F.col(DATA).isNotNull() & F.col(_EVENT).isNotNull()
-    rows = decoded.select(F.col(f"{DATA}.*"), F.col(_EVENT), is_good.alias(_GOOD))
+    rows = records.select(F.col(f"{DATA}.*"), F.col(_EVENT), F.col(PROBLEM).isNull().alias(_GOOD))
     return rows if asked.where is None else rows.where(~F.col(_GOOD) | F.expr(asked.where))
 
 

@@ -1,15 +1,17 @@
-"""Records of a compacted or change topic as changes of rows: for each key its latest row, or that it is gone. With Spark's own functions; no row passes through Python.
+"""Records of a compacted or change topic as changes of rows: for each key its latest row, or that it is gone. With Spark's own functions; only Avro passes through Python.
 
 What cannot be understood is kept apart with the reason and the record's bytes, never dropped. The last step, between partitions, is `latest`'s, on the driver.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from tidelog.pipeline.ddl import parse_columns
-from tidelog.pipeline.decoding import DATA, PROBLEM, DecoderSettings, Framing
+from tidelog.pipeline.decoding import DATA, PROBLEM, Decoder, Place
+from tidelog.pipeline.decoding_options import ValueFormat
 from tidelog.pipeline.latest import DELETED, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from tidelog.pipeline.undecodable import REASON, RECORD
 
@@ -17,12 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from tidelog.pipeline.decoding_json import JsonDecoder
+    from tidelog.pipeline.decoding_avro import AvroDecoder
 
-ValueFormat = Literal["json", "debezium", "raw"]
-KeyFormat = Literal["json", "text", "raw", "value"]
-
-
+KeyFormat = Literal["json", "avro", "text", "raw", "value"]
 _PERMISSIVE: Final = {"mode": "PERMISSIVE"}
 
 
@@ -31,20 +30,13 @@ class Shape:
     """How records are read, and what the rows look like."""
 
     format: ValueFormat
-    framing: Framing = "none"
     key_format: KeyFormat
     key: tuple[str, ...]
-    schema: str | None = None
-    """Columns as in SQL. None only for raw records."""
+    columns: StructType
+    """Those of the value, the key's among them."""
     positions: bool = False
     """Rows say which record they are from."""
     nested_as_json: bool = False
-
-    def columns(self) -> StructType:
-        """Those of the value, the key's among them."""
-        return parse_columns(
-            self.schema or f"key {'BINARY' if self.key_format == 'raw' else 'STRING'}, value BINARY"
-        )
 
     def row_type(self) -> StructType:
         """The columns of the table."""
@@ -54,42 +46,45 @@ class Shape:
             StructField(each.name, StringType())
             if self.nested_as_json and _is_nested(each.dataType)
             else StructField(each.name, each.dataType)
-            for each in self.columns()
+            for each in self.columns
         ]
         extra = parse_columns(POSITION_DDL).fields if self.positions else []
         return StructType(fields + extra)
 
+    def key_type(self) -> StructType:
+        from pyspark.sql.types import StructType
 
+        return StructType([each for each in self.columns if each.name in self.key])
+
+    def value_type(self) -> StructType:
+        """What values are decoded into: the row, or the envelope around it, by itself or with its schema around that."""
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        if not self.format.startswith("debezium"):
+            return self.columns
+        row = self.columns
+        envelope = [StructField("op", StringType()), StructField("before", row), StructField("after", row)]
+        if self.format == "debezium-avro":
+            return StructType(envelope)
+        return StructType([*envelope, StructField("payload", StructType(envelope))])
+
+
+class Decoders(NamedTuple):
+    value: Decoder | None
+    """None: values are taken as they are."""
+    key: AvroDecoder | None
+    """None: Spark's own functions read keys."""
+
+
+AVRO_KEY: Final = Place("key", "__key", "__key_problem")
 POSITION_DDL: Final = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP"
 
 
-def value_decoder(shape: Shape, *, flow: str, state: str) -> JsonDecoder | None:
-    """None: values are taken as they are."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    from tidelog.pipeline.decoding_json import JsonDecoder
-
-    if shape.format == "raw":
-        return None
-    decoder = JsonDecoder(
-        DecoderSettings(flow=flow, format="json", framing=shape.framing, schema_changes="ignore", state=state)
-    )
-    row = shape.columns()
-    if shape.format == "json":
-        decoder.schema = row
-    else:  # the envelope by itself, or with its schema around it
-        envelope = StructType(
-            [StructField("op", StringType()), StructField("before", row), StructField("after", row)]
-        )
-        decoder.schema = StructType([*envelope.fields, StructField("payload", envelope)])
-    return decoder
-
-
-def changes(records: DataFrame, shape: Shape, decoder: JsonDecoder | None) -> DataFrame:
+def changes(records: DataFrame, shape: Shape, decoders: Decoders) -> DataFrame:
     """For each key and partition the latest change; and every record that was not understood."""
     from pyspark.sql import functions as F
 
-    rows = _decoded(records, shape, decoder)
+    rows = _decoded(records, shape, decoders)
     names = [each.name for each in shape.row_type()]
     others = [name for name in names if name not in shape.key]
     apart = F.when(F.col(REASON).isNotNull(), F.col(OFFSET)).alias("__apart")
@@ -109,21 +104,21 @@ def changes(records: DataFrame, shape: Shape, decoder: JsonDecoder | None) -> Da
     )  # fmt: skip
 
 
-def _decoded(records: DataFrame, shape: Shape, decoder: JsonDecoder | None) -> DataFrame:
+def _decoded(records: DataFrame, shape: Shape, decoders: Decoders) -> DataFrame:
     from pyspark.sql import functions as F
 
-    parsed = records if decoder is None else decoder.decode(records)
+    parsed = records if decoders.value is None else decoders.value.decode(records)
     match shape.format:
         case "raw":
             read, body, deleted, reason = parsed, None, F.col("value").isNull(), F.lit(None).cast("string")
-        case "json":
+        case "json" | "avro":
             read, body, deleted, reason = parsed, F.col(DATA), F.col("value").isNull(), F.col(PROBLEM)
-        case "debezium":
-            read, body, deleted, reason = _debezium(parsed)
-    read, keys, key_reason = _keys(read, shape, body)
+        case "debezium" | "debezium-avro":
+            read, body, deleted, reason = _debezium(parsed, shape.value_type().names)
+    read, keys, key_reason = _keys(read, shape, body, decoders.key)
     reason = F.coalesce(reason, key_reason)
     columns = []
-    for each in shape.columns():
+    for each in shape.columns:
         if each.name in shape.key:
             value = F.when(reason.isNull(), keys[each.name])
         elif body is None:
@@ -152,12 +147,13 @@ Parts = tuple["DataFrame", "Column", "Column", "Column"]
 """Records with what was parsed, the row in it, whether it is a deletion, and why it was not understood."""
 
 
-def _debezium(parsed: DataFrame) -> Parts:
+def _debezium(parsed: DataFrame, names: Sequence[str]) -> Parts:
     from pyspark.sql import functions as F
 
-    names = ("op", "before", "after")
-    plain = F.struct(*(F.col(f"{DATA}.{name}") for name in names))
-    read = parsed.withColumn("__envelope", F.coalesce(F.col(f"{DATA}.payload"), plain))
+    envelope = F.struct(*(F.col(f"{DATA}.{name}") for name in names if name != "payload"))
+    if "payload" in names:
+        envelope = F.coalesce(F.col(f"{DATA}.payload"), envelope)
+    read = parsed.withColumn("__envelope", envelope)
     op = F.col("__envelope.op")
     is_deletion = F.col("value").isNull() | (op == "d")
     body = F.when(op == "d", F.col("__envelope.before")).otherwise(F.col("__envelope.after"))
@@ -175,15 +171,16 @@ def _debezium(parsed: DataFrame) -> Parts:
 
 
 def _keys(
-    records: DataFrame, shape: Shape, body: Column | None
+    records: DataFrame, shape: Shape, body: Column | None, decoder: AvroDecoder | None
 ) -> tuple[DataFrame, dict[str, Column], Column]:
     """The key's columns, and why there are none."""
     from pyspark.sql import functions as F
 
-    types = {each.name: each.dataType for each in shape.columns() if each.name in shape.key}
+    types = {each.name: each.dataType for each in shape.key_type()}
     key = F.col("key")
     text = key.cast("string")
     read = records
+    problem: Column = F.lit(None).cast("string")
     match shape.key_format:
         case "value":
             assert body is not None
@@ -195,7 +192,11 @@ def _keys(
             found = {only: F.when(F.is_valid_utf8(text), text.try_cast(types[only]))}
         case "json":
             read, found = _json_keys(records, types, text)
-    problem: Column = F.lit(None).cast("string")
+        case "avro":
+            assert decoder is not None
+            read = decoder.decode_at(records, AVRO_KEY)
+            found = {name: F.col(AVRO_KEY.data)[name] for name in types}
+            problem = F.concat(F.lit("the key: "), F.col(AVRO_KEY.problem))
     for name, value in found.items():
         said = f"there is no {name} in the {'value' if shape.key_format == 'value' else 'key'}"
         problem = F.coalesce(problem, F.when(value.isNull(), F.lit(said)))

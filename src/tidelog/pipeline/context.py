@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.pipeline.options import Options, Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCHES_REMEMBERED: Final = 100
+"""More than there can be between two looks at a query."""
 
 
 class Counters:
@@ -31,6 +35,25 @@ class Counters:
             return dict(self._numbers)
 
 
+class BatchRows:
+    """How many records the last batches had, told by a job that reads some of them more than once: Spark counts them as often as they are read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[int, int] = {}
+
+    def note(self, batch: int, rows: int) -> None:
+        with self._lock:
+            self._rows[batch] = rows
+            for old in sorted(self._rows)[:-BATCHES_REMEMBERED]:
+                del self._rows[old]
+
+    def of(self, batch: int) -> int | None:
+        """None: nobody told."""
+        with self._lock:
+            return self._rows.get(batch)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     spark: SparkSession
@@ -46,6 +69,7 @@ class JobContext:
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings of the clients, under Kafka's names, for every read and write of the flow."""
     counters: Counters = field(default_factory=Counters)
+    batch_rows: BatchRows = field(default_factory=BatchRows)
 
     @property
     def checkpoint(self) -> str:
@@ -57,6 +81,13 @@ class JobContext:
             "kafka.bootstrap.servers": self.brokers,
             **{f"kafka.{name}": value for name, value in self.client.items()},
         }
+
+    def start(
+        self, frame: DataFrame, write: Callable[[DataFrame, int], None], *, mode: str = "append"
+    ) -> StreamingQuery:
+        """A query of the flow's name that hands one batch after the other to `write`, from the flow's checkpoint on."""
+        writer = frame.writeStream.queryName(self.name).outputMode(mode).foreachBatch(write)
+        return writer.option("checkpointLocation", self.checkpoint).trigger(**self.trigger).start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

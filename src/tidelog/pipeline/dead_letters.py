@@ -18,6 +18,8 @@ from tidelog.client.dead_letters import Origin, dead_letter_headers, origin_of
 from tidelog.client.metadata import TopicPartition
 from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.decoding import PROBLEM, write_atomically
+from tidelog.pipeline.decoding_options import FromValues
+from tidelog.pipeline.options import OptionsError, Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +114,18 @@ class DeadLetters:
         chosen = {name: value for name, value in self._context.client.items() if name in known}
         own = {"bootstrap.servers": self._context.brokers, "enable.auto.commit": "false"}
         return Consumer.configured({**chosen, **own, "auto.offset.reset": "earliest"})
+
+
+def open_dead_letters(context: JobContext, options: FromValues) -> DeadLetters | None:
+    """With its topic made, if there is none. None: nothing is to be sent there."""
+    if options.on_undecodable != "dead-letter":
+        return None
+    topic = options.dead_letter_topic or f"{context.name}.dlq"
+    if options.reads_topic(topic):
+        raise OptionsError([Problem("dead_letter_topic", f"the flow reads {topic}, too: name another one")])
+    letters = DeadLetters(context, topic)
+    letters.create_topic()
+    return letters
 
 
 def to_letters(

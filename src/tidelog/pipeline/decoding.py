@@ -1,4 +1,4 @@
-"""From the bytes of records to columns: what every format of values can do, and how a batch is decoded with a schema that may have to grow.
+"""From the bytes of records to columns: what every format of values can do, and how a batch is decoded with a schema that is settled, or may have to grow.
 
 A decoder marks records that it cannot decode (`PROBLEM`) instead of failing, and never drops one. What it knows of the schema is kept in the flow's state, so that a restart decodes as before;
 how that may change is the flow's policy. It looks at a batch once where nothing is new: what it has to know beside the rows is observed while they are written.
@@ -12,7 +12,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidelog.errors import TidelogError
 
@@ -31,8 +31,20 @@ PROBLEM: Final = "tidelog_problem"
 """Why a record cannot be decoded, null if it can; empty: `Decoder.explain` finds out."""
 FRAME_BYTES: Final = 5
 """Of a registry's frame: a zero, and four bytes with the number of the schema."""
+NO_FRAME: Final = "the value has no frame of a schema registry: it must begin with a zero byte and four bytes with the number of its schema"
 PASSES_MAX: Final = 5
 """How often a batch is decoded at most until its schema is known."""
+
+
+class Place(NamedTuple):
+    """Columns: what is decoded, into what, and where it says why not."""
+
+    encoded: str
+    data: str
+    problem: str
+
+
+VALUE: Final = Place("value", DATA, PROBLEM)
 
 
 class DecodingError(TidelogError):
@@ -47,6 +59,8 @@ class DecoderSettings:
     framing: Framing = "none"
     registry: str | None = None
     schema_changes: SchemaChanges = "add"
+    columns: StructType | None = None
+    """What rows have, if that is settled: nothing is found out and nothing added, and one pass decodes a batch. A plan that Spark keeps over batches needs that."""
     state: str
     """The flow's directory."""
 
@@ -83,6 +97,34 @@ class RawDecoder(Decoder):
         from pyspark.sql import functions as f
 
         return frame.withColumns({DATA: f.struct("key", "value"), PROBLEM: f.lit(None).cast("string")})
+
+
+class SchemaDecoder(Decoder):
+    """By a schema: a settled one, or one that was given or found out and has grown since. What it has become is kept."""
+
+    def __init__(self, settings: DecoderSettings) -> None:
+        super().__init__(settings)
+        given, columns = (None, None) if settings.schema is None else self._read(settings.schema)
+        self._given = given
+        self._kept = KeptSchema(settings.state, given)
+        self.schema = settings.columns if settings.columns is not None else self._kept.load()
+        if self.schema is None:
+            self.schema = columns
+
+    @abstractmethod
+    def _read(self, given: str) -> tuple[str, StructType]:
+        """A schema as it is compared with what it was before, and its columns. DecodingError if it is none."""
+
+    @property
+    def _is_framed(self) -> bool:
+        return self.settings.framing == "registry"
+
+
+def has_frame() -> Column:
+    """Whether a value begins as a registry's frame does."""
+    from pyspark.sql import functions as f
+
+    return (f.octet_length("value") >= FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
 
 
 def open_decoder(settings: DecoderSettings) -> Decoder:

@@ -1,7 +1,7 @@
 """Avro values, decoded with fastavro on the executors into Arrow: plain, all by one schema, or framed, each by the schema whose number it begins with.
 
-Which numbers a batch has is seen when it is decoded: the driver then asks the registry, makes the flow's schema grow by policy, and has the batch decoded again. A value
-with bytes left over is wrong, too: it was written by another schema.
+Which numbers a batch has is seen when it is decoded: the driver then asks the registry, makes the flow's schema grow by policy, and has the batch decoded again. Where the columns are
+settled, nothing can grow, and executors ask the registry themselves. A value with bytes left over is wrong, too: it was written by another schema.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import types as t
 
 from tidelog.pipeline.decoding import (
-    DATA,
     FRAME_BYTES,
+    NO_FRAME,
     PROBLEM,
-    Decoder,
+    VALUE,
     DecoderSettings,
     DecodingError,
-    KeptSchema,
+    Place,
+    SchemaDecoder,
+    has_frame,
 )
-from tidelog.pipeline.decoding_avro_schema import ROOT, is_record, plain, spark_schema
-from tidelog.pipeline.decoding_json import NO_FRAME
+from tidelog.pipeline.decoding_avro_schema import ROOT, is_record, misread, plain, spark_schema
 from tidelog.pipeline.decoding_registry import SchemaRegistry
 from tidelog.pipeline.decoding_schemas import grow, judged
 
@@ -49,40 +50,53 @@ class Schemas(NamedTuple):
     writers: Mapping[int, str | None]
     """By number; None if the registry has none. Of plain values: number -1."""
     is_framed: bool
+    registry: str | None = None
+    """Which executors ask for writers that are not known; None: the driver does."""
+    root: str = ROOT
+    """The column of values that are no records."""
 
 
-class AvroDecoder(Decoder):
+class AvroDecoder(SchemaDecoder):
     def __init__(self, settings: DecoderSettings) -> None:
         super().__init__(settings)
-        given = None if settings.schema is None else load_avsc(settings.schema)
-        self._given = None if given is None else json.dumps(plain(given))
-        self._kept = KeptSchema(settings.state, self._given)
-        self.schema = self._kept.load()
-        if self.schema is None and given is not None:
-            self.schema = spark_schema(given)
         self._registry = (
             SchemaRegistry(settings.registry, os.path.join(settings.state, "schemas"))
             if settings.registry is not None
             else None
         )
-        self._writers: dict[int, str | None] = {} if self._is_framed or given is None else {-1: self._given}
+        self._writers: dict[int, str | None] = {} if self._is_framed else {-1: self._given}
+
+    def _read(self, given: str) -> tuple[str, t.StructType]:
+        schema = load_avsc(given)
+        return json.dumps(plain(schema)), spark_schema(schema)
 
     @property
-    def _is_framed(self) -> bool:
-        return self.settings.framing == "registry"
+    def _is_settled(self) -> bool:
+        return self.settings.columns is not None
 
     def decode(self, frame: DataFrame) -> DataFrame:
+        return self.decode_at(frame, VALUE)
+
+    def decode_at(self, frame: DataFrame, place: Place) -> DataFrame:
         schema = self.schema or t.StructType([])
-        schemas = Schemas(schema.json(), self._given, dict(self._writers), self._is_framed)
-        made = t.StructType(
-            [*frame.schema.fields, t.StructField(DATA, schema), t.StructField(PROBLEM, t.StringType())]
+        schemas = Schemas(
+            schema.json(),
+            self._given,
+            dict(self._writers),
+            self._is_framed,
+            registry=self.settings.registry if self._is_settled else None,
+            root=schema.names[0] if self._is_settled and len(schema) == 1 else ROOT,
         )
-        return frame.mapInArrow(functools.partial(decode_batches, schemas), made)
+        added = [t.StructField(place.data, schema), t.StructField(place.problem, t.StringType())]
+        made = t.StructType([*frame.schema.fields, *added])
+        return frame.mapInArrow(functools.partial(decode_batches, schemas, place=place), made)
 
     def observed(self) -> dict[str, Column]:
         from pyspark.sql import functions as f
 
-        return {_UNKNOWN_COUNT: f.count_if(f.col(PROBLEM) == UNKNOWN)} if self._is_framed else {}
+        if self._is_settled or not self._is_framed:
+            return {}
+        return {_UNKNOWN_COUNT: f.count_if(f.col(PROBLEM) == UNKNOWN)}
 
     def learn(self, frame: DataFrame, seen: Mapping[str, Any]) -> bool:
         if not seen.get(_UNKNOWN_COUNT):
@@ -90,10 +104,7 @@ class AvroDecoder(Decoder):
         from pyspark.sql import functions as f
 
         number = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
-        framed = frame.where(
-            (f.octet_length("value") >= FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
-        )
-        rows = framed.select(number.alias("number")).distinct().limit(NUMBERS_MAX).collect()
+        rows = frame.where(has_frame()).select(number.alias("number")).distinct().limit(NUMBERS_MAX).collect()
         assert self._registry is not None
         for found in sorted(row["number"] for row in rows):
             if self._writers.get(found) is None:
@@ -139,8 +150,10 @@ def _is_avros(error: Exception) -> bool:
     return type(error).__module__.startswith("fastavro")
 
 
-def decode_batches(schemas: Schemas, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On executors: each batch with DATA and PROBLEM beside its columns."""
+def decode_batches(
+    schemas: Schemas, batches: Iterator[pa.RecordBatch], *, place: Place = VALUE
+) -> Iterator[pa.RecordBatch]:
+    """On executors: each batch with what was decoded, and why not, beside its columns."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
@@ -149,12 +162,12 @@ def decode_batches(schemas: Schemas, batches: Iterator[pa.RecordBatch]) -> Itera
     for batch in batches:
         rows: list[Any] = []
         problems: list[str | None] = []
-        for value in batch.column("value").to_pylist():
+        for value in batch.column(place.encoded).to_pylist():
             row, problem = (None, None) if value is None else decode(value)
             rows.append(row)
             problems.append(problem)
         data = _arrow(rows, problems, kind)
-        names = [*batch.schema.names, DATA, PROBLEM]
+        names = [*batch.schema.names, place.data, place.problem]
         yield pa.RecordBatch.from_arrays([*batch.columns, data, pa.array(problems, pa.string())], names)
 
 
@@ -180,7 +193,9 @@ def decoder_for(schemas: Schemas) -> Callable[[bytes], tuple[Any, str | None]]:
     from fastavro.read import SchemaResolutionError
 
     reader = None if schemas.reader is None else _parsed(schemas.reader)
-    names = set(t.StructType.fromJson(json.loads(schemas.data)).fieldNames())
+    columns = t.StructType.fromJson(json.loads(schemas.data))
+    names = set(columns.fieldNames())
+    writer_of = _Writers(schemas, columns).writer
     wrong = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, SchemaResolutionError)
 
     def decode(value: bytes) -> tuple[Any, str | None]:
@@ -189,19 +204,16 @@ def decoder_for(schemas: Schemas) -> Callable[[bytes], tuple[Any, str | None]]:
             if len(value) < FRAME_BYTES or value[0] != 0:
                 return None, NO_FRAME
             number, body = int.from_bytes(value[1:FRAME_BYTES], "big"), value[FRAME_BYTES:]
-            if number not in schemas.writers:
-                return None, UNKNOWN
-        text = schemas.writers[number]
-        if text is None:
-            return None, f"the registry has no schema {number}"
-        writer = _parsed(text)
+        writer, problem = writer_of(number)
+        if problem is not None:
+            return None, problem
         stream = io.BytesIO(body)
         try:
             row: Any = schemaless_reader(stream, writer, None if writer is reader else reader)
             if stream.tell() != len(body):
                 return None, f"{len(body) - stream.tell()} bytes are left over: not written by this schema"
             if not is_record(writer):
-                return {ROOT: row}, None
+                return {schemas.root: row}, None
             if reader is not None and writer is not reader and not names <= row.keys():
                 # Columns that the given schema does not have, added by the policy.
                 whole: Any = schemaless_reader(io.BytesIO(body), writer, None)
@@ -211,6 +223,46 @@ def decoder_for(schemas: Schemas) -> Callable[[bytes], tuple[Any, str | None]]:
         return row, None
 
     return decode
+
+
+class _Writers:
+    """By number, each looked at once: the schema that values were written with, or why none of them can be read."""
+
+    def __init__(self, schemas: Schemas, columns: t.StructType) -> None:
+        self._schemas = schemas
+        self._columns = columns
+        self._found: dict[int, tuple[Any, str | None]] = {}
+
+    def writer(self, number: int) -> tuple[Any, str | None]:
+        if number not in self._found:
+            self._found[number] = self._look(number)
+        return self._found[number]
+
+    def _look(self, number: int) -> tuple[Any, str | None]:
+        schemas = self._schemas
+        if number in schemas.writers:
+            text = schemas.writers[number]
+        elif schemas.registry is None:
+            return None, UNKNOWN
+        else:
+            asked = _registry(schemas.registry).schema(number)
+            text = None if asked is None else json.dumps(plain(asked))
+        if text is None:
+            return None, f"the registry has no schema {number}"
+        writer = _parsed(text)
+        if text == schemas.reader:
+            return writer, None
+        try:
+            where = misread(json.loads(text), self._columns)
+        except DecodingError as error:
+            raise DecodingError(f"schema {number}: {error}") from None
+        return writer, None if where is None else f"the value does not fit the flow's columns: {where}"
+
+
+@functools.lru_cache(maxsize=8)
+def _registry(where: str) -> SchemaRegistry:
+    """Of this process: what it was told once, it knows."""
+    return SchemaRegistry(where, None)
 
 
 @functools.lru_cache(maxsize=1_000)

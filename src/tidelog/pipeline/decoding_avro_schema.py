@@ -66,6 +66,35 @@ def spark_schema(schema: Any) -> t.StructType:
     return kind if isinstance(kind, t.StructType) else t.StructType([t.StructField(ROOT, kind)])
 
 
+_TIMES: Final = (t.TimestampType, t.TimestampNTZType, t.DateType)
+
+
+def misread(schema: Any, columns: t.StructType) -> str | None:
+    """Where a number would be taken for a time, which nobody would notice. None: nowhere. DecodingError as from `spark_schema`."""
+    kind = spark_schema(schema)
+    if not is_record(schema) and len(columns) == 1:
+        kind = t.StructType([t.StructField(columns.names[0], kind[ROOT].dataType)])
+    return _misread(kind, columns, "")
+
+
+def _misread(of: t.DataType, to: t.DataType, path: str) -> str | None:
+    if isinstance(of, t.StructType) and isinstance(to, t.StructType):
+        kinds = {each.name: each.dataType for each in of.fields}
+        found = (
+            _misread(kinds[each.name], each.dataType, f"{path}.{each.name}".lstrip("."))
+            for each in to.fields
+            if each.name in kinds
+        )
+        return next(filter(None, found), None)
+    if isinstance(of, t.ArrayType) and isinstance(to, t.ArrayType):
+        return _misread(of.elementType, to.elementType, f"{path}.element")
+    if isinstance(of, t.MapType) and isinstance(to, t.MapType):
+        return _misread(of.valueType, to.valueType, f"{path}.value")
+    if of != to and (isinstance(of, _TIMES) or isinstance(to, _TIMES)):
+        return f"{path} is {of.simpleString()}, not {to.simpleString()}"
+    return None
+
+
 class _Reading:
     """Names count within the namespace of the record around them, unless they say their own."""
 

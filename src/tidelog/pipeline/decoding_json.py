@@ -17,11 +17,11 @@ from tidelog.pipeline.ddl import DdlError, parse_columns
 from tidelog.pipeline.decoding import (
     DATA,
     FRAME_BYTES,
+    NO_FRAME,
     PROBLEM,
-    Decoder,
-    DecoderSettings,
     DecodingError,
-    KeptSchema,
+    SchemaDecoder,
+    has_frame,
 )
 from tidelog.pipeline.decoding_schemas import from_variant, grow, judged
 
@@ -30,23 +30,18 @@ if TYPE_CHECKING:
 
 SAMPLE_RECORDS: Final = 10_000
 CORRUPT: Final = "tidelog_corrupt"
-NO_FRAME: Final = "the value has no frame of a schema registry: it must begin with a zero byte and four bytes with the number of its schema"
 _TEXT: Final = "tidelog_text"
 _PARSED: Final = "tidelog_parsed"
 _SEEN: Final = "tidelog_seen"
 _RANGES: Final = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 
 
-class JsonDecoder(Decoder):
-    def __init__(self, settings: DecoderSettings) -> None:
-        super().__init__(settings)
-        self._kept = KeptSchema(settings.state, settings.schema)
-        self.schema = self._kept.load()
-        if self.schema is None and settings.schema is not None:
-            try:
-                self.schema = parse_columns(settings.schema)
-            except DdlError as error:
-                raise DecodingError(f"flow {settings.flow}: schema: {error}") from None
+class JsonDecoder(SchemaDecoder):
+    def _read(self, given: str) -> tuple[str, t.StructType]:
+        try:
+            return given, parse_columns(given)
+        except DdlError as error:
+            raise DecodingError(f"flow {self.settings.flow}: schema: {error}") from None
 
     def prepare(self, frame: DataFrame) -> None:
         from pyspark.sql import functions as f
@@ -69,14 +64,9 @@ class JsonDecoder(Decoder):
         from pyspark.sql import functions as f
 
         value = f.col("value")
-        if self.settings.framing == "registry":
-            value = f.when(self._is_framed(), f.substring("value", FRAME_BYTES + 1, 2**31 - 1))
+        if self._is_framed:
+            value = f.when(has_frame(), f.substring("value", FRAME_BYTES + 1, 2**31 - 1))
         return value.cast("string")
-
-    def _is_framed(self) -> Column:
-        from pyspark.sql import functions as f
-
-        return (f.octet_length("value") >= FRAME_BYTES) & (f.substring("value", 1, 1) == f.lit(b"\0"))
 
     def decode(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
@@ -93,8 +83,8 @@ class JsonDecoder(Decoder):
             | ~f.is_valid_utf8(_TEXT)
         )
         problem = f.when(f.col("value").isNull(), None)
-        if self.settings.framing == "registry":
-            problem = problem.when(~self._is_framed(), NO_FRAME)
+        if self._is_framed:
+            problem = problem.when(~has_frame(), NO_FRAME)
         decoded = parsed.withColumn(PROBLEM, problem.when(is_wrong, "").cast("string")).withColumn(
             DATA, f.when(f.col(PROBLEM).isNull(), f.col(f"{_PARSED}.r"))
         )
@@ -105,7 +95,7 @@ class JsonDecoder(Decoder):
 
     @property
     def _watches(self) -> bool:
-        return self.settings.schema_changes != "ignore"
+        return self.settings.columns is None and self.settings.schema_changes != "ignore"
 
     def observed(self) -> dict[str, Column]:
         from pyspark.sql import functions as f
@@ -126,7 +116,7 @@ class JsonDecoder(Decoder):
     def explain(self, value: bytes | None, said: str) -> str:
         if said or value is None:
             return said
-        at = FRAME_BYTES if self.settings.framing == "registry" else 0
+        at = FRAME_BYTES if self._is_framed else 0
         return why_not_json(value[at:], self.schema or t.StructType([]))
 
 

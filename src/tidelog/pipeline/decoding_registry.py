@@ -24,7 +24,8 @@ ANSWER_BYTES_MAX: Final = 8 << 20
 
 
 class SchemaRegistry:
-    def __init__(self, where: str, cache: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, where: str, cache: str | None, sleep: Callable[[float], None] = time.sleep) -> None:
+        """`cache`: a directory; None: in memory only."""
         self._where = where.rstrip("/")
         self._cache = cache
         self._sleep = sleep
@@ -42,6 +43,8 @@ class SchemaRegistry:
     def _kept(self, number: int) -> Any | None:
         if not self._where.startswith(("http://", "https://")):
             return self._read(os.path.join(self._where, f"{number}.avsc"))
+        if self._cache is None:
+            return self._ask(number)
         path = os.path.join(self._cache, f"{number}.avsc")
         kept = self._read(path)
         if kept is None:

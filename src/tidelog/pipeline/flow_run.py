@@ -199,15 +199,19 @@ class FlowRun:
             self._failed(self._failure, now)
         elif self._queries:
             self._running_since = now
-            alone = len(self._queries) == 1
-            self._trackers = tuple(
-                QueryTracker(self.flow.name if alone else f"{self.flow.name}: {query.name or number + 1}")
-                for number, query in enumerate(self._queries)
-            )
+            self._trackers = self._new_trackers()
             self._become("running")
             self._watch(now)
         else:
             self._become("finished")
+
+    def _new_trackers(self) -> tuple[QueryTracker, ...]:
+        if len(self._queries) == 1:
+            return (QueryTracker(self.flow.name, self._context.batch_rows.of),)
+        return tuple(
+            QueryTracker(f"{self.flow.name}: {query.name or number + 1}")
+            for number, query in enumerate(self._queries)
+        )
 
     def _watch(self, now: float) -> None:
         active = [query.isActive for query in self._queries]

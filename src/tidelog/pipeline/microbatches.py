@@ -11,12 +11,16 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.spark.offsets import Offsets
+from tidelog.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SOURCE: Final = "StreamingDataSourceV2ScanRelation"
+"""What Spark calls a source in the plan of a batch."""
 
 
 def query_id(spark: SparkSession) -> str:
@@ -42,8 +46,7 @@ class Seen:
 def seen(spark: SparkSession, query: str, observation: str) -> Seen:
     """Within `foreachBatch`, after the batch's rows were computed. Spark tells it in public only when the batch is committed, which is too late to be written with it:
     this goes through the running query in the JVM."""
-    streams: Any = spark._jsparkSession
-    execution = streams.streams().get(query).streamingQuery().lastExecution()
+    execution = _execution(spark, query)
     before = execution.prevOffsetSeqMetadata()
     row = execution.observedMetrics().get(observation).get()
     names = list(row.schema().fieldNames())
@@ -51,6 +54,26 @@ def seen(spark: SparkSession, query: str, observation: str) -> Seen:
         int(before.get().batchWatermarkMs()) if before.isDefined() else 0,
         {name: row.get(number) for number, name in enumerate(names)},
     )
+
+
+def records_of(spark: SparkSession, query: str) -> list[OffsetRange]:
+    """Within `foreachBatch`: what the batch has read of its topics. By the running query, too: where the first batch begins, a checkpoint does not have to say."""
+    leaves = _execution(spark, query).logical().collectLeaves()
+    found: list[OffsetRange] = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName() != _SOURCE:
+            continue  # a batch that only closes windows reads nothing
+        start, end = (Offsets.from_json(each.get().json()) for each in (leaf.startOffset(), leaf.endOffset()))
+        found += [
+            OffsetRange(tp, first, last) for tp, (first, last) in end.since(start).items() if first < last
+        ]
+    return found
+
+
+def _execution(spark: SparkSession, query: str) -> Any:
+    streams: Any = spark._jsparkSession
+    return streams.streams().get(query).streamingQuery().lastExecution()
 
 
 def local_path(checkpoint: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +35,9 @@ class QueryProgress:
 class QueryTracker:
     """Adds up what batches report. Each is counted once, however often it is seen."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rows_of: Callable[[int], int | None] = lambda batch: None) -> None:
+        """`rows_of`: how many records a batch had, where somebody knows better than Spark."""
+        self._rows_of = rows_of
         self.now = QueryProgress(name=name)
         self._last_seen = ""
         self._events: deque[tuple[float, int]] = deque(maxlen=_EVENTS_MAX)
@@ -57,7 +59,8 @@ class QueryTracker:
                 continue
             self._last_seen = report["timestamp"]
             last = report
-            count = int(report.get("numInputRows") or 0)
+            told = self._rows_of(report.get("batchId", -1))
+            count = int(report.get("numInputRows") or 0) if told is None else told
             rows += count
             late_rows += sum(
                 int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ()
@@ -67,9 +70,9 @@ class QueryTracker:
             self._events.popleft()
         seconds = min(WINDOW_SECONDS, max(1.0, now - self._started))
         rate = sum(count for _, count in self._events) / seconds
-        told = _told(last) if last is not None else _kept(self.now)
+        rest = _told(last) if last is not None else _kept(self.now)
         self.now = QueryProgress(
-            name=self.now.name, rows=rows, late_rows=late_rows, rows_per_second=round(rate, 1), **told
+            name=self.now.name, rows=rows, late_rows=late_rows, rows_per_second=round(rate, 1), **rest
         )
 
 

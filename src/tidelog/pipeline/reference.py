@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -19,11 +20,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tidelog.pipeline.context import FromTopics
+from tidelog.pipeline.decoding_options import FromValues
 from tidelog.pipeline.job_modules import job_module
 from tidelog.pipeline.options import IS_PATH, Options
 from tidelog.pipeline.values import FlowSettings, Settings
 
 _PLACE: Final = re.compile(r"(<!-- options: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SHARED: Final[Mapping[str, type[Options]]] = {
+    "pipeline": Settings,
+    "flow": FlowSettings,
+    "topics": FromTopics,
+    "values": FromValues,
+}
 _TYPES: Final = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
@@ -33,18 +41,15 @@ def render(page: str) -> str:
 
 
 def table(name: str) -> str:
-    """`pipeline`, `flow`, `topics` (what jobs that read topics have in common), or a job."""
-    shared: dict[str, type[Options]] = {"pipeline": Settings, "flow": FlowSettings, "topics": FromTopics}
-    kind: type[Options] = shared[name] if name in shared else job_module(name).Options
+    """`pipeline`, `flow`, `topics` and `values` (what jobs that read topics, and those that decode values, have in common), or a job."""
+    kind: type[Options] = _SHARED[name] if name in _SHARED else job_module(name).Options
     hints = typing.get_type_hints(kind, include_extras=True)
     meanings = sentences(kind)
-    inherited = set() if name in shared else _unchanged(kind, FromTopics)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
-    for field in dataclasses.fields(kind):
-        if field.name in inherited:
-            continue
-        meaning = meanings.get(field.name, "").replace("|", "\\|")
-        rows.append(f"| `{field.name}` | {type_text(hints[field.name])} | {_default(field)} | {meaning} |")
+    for own in _own(kind):
+        meaning = meanings.get(own, "").replace("|", "\\|")
+        rows.append(f"| `{own}` | {type_text(hints[own])} | {_default(fields[own])} | {meaning} |")
     return "\n".join(rows)
 
 
@@ -90,11 +95,11 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f"`{', '.join(value) if isinstance(value, tuple) else value}`"
 
 
-def _unchanged(kind: type[Options], base: type[Options]) -> set[str]:
-    if not issubclass(kind, base):
-        return set()
-    own = {field.name: field.default for field in dataclasses.fields(kind)}
-    return {field.name for field in dataclasses.fields(base) if own[field.name] == field.default}
+def _own(kind: type[Options]) -> list[str]:
+    """Options that no other table has already, or not so."""
+    others = [each for each in _SHARED.values() if each is not kind]
+    owners = itertools.takewhile(lambda owner: owner not in others and owner is not object, kind.__mro__)
+    return list(dict.fromkeys(name for owner in owners for name in inspect.get_annotations(owner)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""`kafka.*` options: what of a Java client's settings this client has a use for, what it passes over, and what it must refuse.
+"""`kafka.*` options of the source: what of a Java consumer's settings this client has a use for, and what it passes over. What it must refuse is `kafka_settings`'.
 
-A job that comes from Spark's own Kafka source brings settings that only tune a Java consumer: they are named in one warning and left out. Those that decide
-who is spoken to and how are refused if they cannot be honoured, because reading on without them would be a lie. Pure.
+A job that comes from Spark's own Kafka source brings settings that only tune a Java consumer: they are named in one warning and left out. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.client.errors import SettingsError
 from tidelog.client.settings import ConsumerSettings
+from tidelog.spark.kafka_settings import KAFKA, is_security, our_name, why_refused
 
 FETCH_BYTES: Final = (8 << 20) - (64 << 10)
 """Of a partition in one answer: decoding pays by the megabyte, and a little less than 8 MiB fits into memory that is used again."""
@@ -38,9 +38,7 @@ _USED: Final = frozenset(
         "retry.backoff.ms",
     }
 )
-_JAVA_NAMES: Final = {"socket.connection.setup.timeout.ms": "connect.timeout.ms"}
 _QUIET: Final = frozenset({"bootstrap.servers", "group.id", "allow.auto.create.topics", "client.version"})
-_SECURITY: Final = ("sasl.", "ssl.", "security.")
 
 
 class ClientOptionError(ValueError):
@@ -60,24 +58,16 @@ def client_options(given: Mapping[str, str], *, label: str) -> ClientOptions:
     ignored: list[str] = []
     for name, value in given.items():
         if name in SET_BY_SOURCE:
-            raise ClientOptionError(f"kafka.{name} is set by the source itself: leave it out")
-        if name.startswith(_SECURITY):
-            _check_security(name, value)
-        elif _JAVA_NAMES.get(name, name) in _USED:
-            settings[_JAVA_NAMES.get(name, name)] = value
+            raise ClientOptionError(f"{KAFKA}{name} is set by the source itself: leave it out")
+        if is_security(name):
+            if (why := why_refused(name, value)) is not None:
+                raise ClientOptionError(why)
+        elif (ours := our_name(name)) in _USED:
+            settings[ours] = value
         elif name not in _QUIET:
             ignored.append(name)
     try:
         ConsumerSettings.configured({"bootstrap.servers": "check:1", **settings})
     except SettingsError as error:
-        raise ClientOptionError(f"kafka.*: {error}") from None
+        raise ClientOptionError(f"{KAFKA}*: {error}") from None
     return ClientOptions(settings, tuple(sorted(ignored)))
-
-
-def _check_security(name: str, value: str) -> None:
-    if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
-        return
-    raise ClientOptionError(
-        f"kafka.{name} cannot be honoured: this client speaks to brokers in plain text and without a password only (PLAINTEXT). "
-        "Use a PLAINTEXT listener, or Spark's own Kafka source"
-    )

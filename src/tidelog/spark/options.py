@@ -15,11 +15,11 @@ from typing import Any, Final, overload
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import TidelogError
 from tidelog.spark.client_options import ClientOptionError, ClientOptions, client_options
+from tidelog.spark.kafka_settings import KAFKA
 from tidelog.spark.offsets import OffsetsError, parse_assignment, parse_document, parse_offsets
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-KAFKA: Final = "kafka."
 SERVERS: Final = "kafka.bootstrap.servers"
 COLUMNS: Final = (
     "key",

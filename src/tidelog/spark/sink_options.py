@@ -14,10 +14,10 @@ from typing import Any, Final
 from tidelog.client.errors import SettingsError
 from tidelog.client.settings import BOOTSTRAP_SERVERS, ProducerSettings
 from tidelog.errors import TidelogError
+from tidelog.spark.kafka_settings import KAFKA, is_security, our_name, why_refused
 
 logger = logging.getLogger(__name__)
 
-KAFKA: Final = "kafka."
 TOPIC: Final = "topic"
 INCLUDE_TIMESTAMP: Final = "includeTimestamp"
 _KNOWN: Final = (TOPIC, INCLUDE_TIMESTAMP)
@@ -26,8 +26,6 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 _OF_THE_SOURCE: Final = frozenset(
     {"subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "includeheaders"}
 )
-_OTHER_NAMES: Final = {"socket.connection.setup.timeout.ms": "connect.timeout.ms"}
-"""Java's name, and ours."""
 _REFUSED: Final = {
     "key.serializer": "keys are written as they are: make them a string or binary column",
     "value.serializer": "values are written as they are: make them a string or binary column",
@@ -35,7 +33,6 @@ _REFUSED: Final = {
     "interceptor.classes": "a Java class cannot be run here: change the DataFrame instead",
     "transactional.id": "this sink writes at least once, without transactions",
 }
-_SECURITY: Final = ("sasl.", "ssl.", "security.")
 
 
 class SinkError(TidelogError):
@@ -116,18 +113,11 @@ def _client_settings(by_name: Mapping[str, str]) -> dict[str, Any]:
             continue
         if name in _REFUSED:
             raise SinkOptionError(f"{KAFKA}{name} cannot be set: {_REFUSED[name]}")
-        if name.startswith(_SECURITY):
-            _refuse_security(name, value)
-        elif (ours := _OTHER_NAMES.get(name, name)) in known:
+        if is_security(name):
+            if (why := why_refused(name, value)) is not None:
+                raise SinkOptionError(why)
+        elif (ours := our_name(name)) in known:
             settings[ours] = value
         else:
             logger.warning("%s%s=%s has no meaning for this producer and is not used", KAFKA, name, value)
     return settings
-
-
-def _refuse_security(name: str, value: str) -> None:
-    if name == "security.protocol" and value.upper() == "PLAINTEXT":
-        return
-    raise SinkOptionError(
-        f"{KAFKA}{name} cannot be honoured: this client speaks PLAINTEXT only, and records would be sent without the protection that was asked for"
-    )

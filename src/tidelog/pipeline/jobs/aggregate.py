@@ -2,6 +2,7 @@
 
 Spark keeps the sums of open windows and closes them by the watermark. Rows that come too late for their windows are left out, and every one of them is counted (`windows`). A table
 has each batch exactly once, by the same commit as its rows. A topic gets each result at least once: a batch that is run again after a crash may send its results again, and they are the same.
+Results do not say which records could not be decoded: a batch that has such is read again, for the dead letters, before its results are written.
 The results of a batch are in the driver's memory: in mode update at most one for each group and window that a batch touches, in mode append those of the windows that it closes.
 """
 
@@ -9,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from tidelog.pipeline import rebuild
 from tidelog.pipeline.aggregation import (
     AGGREGATE,
     FUNCTIONS,
@@ -21,18 +21,23 @@ from tidelog.pipeline.aggregation import (
     Aggregation,
     aggregated,
     alias_of,
+    marked,
     plain,
     type_of,
 )
 from tidelog.pipeline.arrow_types import arrow_schema, with_schema
-from tidelog.pipeline.context import FromTopics, JobContext
+from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.databases_ledger import Batch
-from tidelog.pipeline.ddl import DdlError, parse_columns
-from tidelog.pipeline.decoding import DecodingError, Framing
+from tidelog.pipeline.dead_letters import open_dead_letters
+from tidelog.pipeline.decoding import Decoder
+from tidelog.pipeline.decoding_options import FromValues, ready
 from tidelog.pipeline.latest import DELETED
-from tidelog.pipeline.microbatches import planned, query_id, seen
+from tidelog.pipeline.microbatches import records_of, seen
 from tidelog.pipeline.options import PathText, Problem
+from tidelog.pipeline.replay_source import ReplaySource
+from tidelog.pipeline.state_flow import IntoState, StateFlow
 from tidelog.pipeline.totals import Totals
+from tidelog.pipeline.undecodable import first_of, refusal
 from tidelog.pipeline.windows import Windows, duration_ms, late
 
 if TYPE_CHECKING:
@@ -46,15 +51,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OFFSETS_PER_BATCH: Final = 200_000
+_LATE: Final = "late rows"
+_UNDECODABLE: Final = "undecodable"
 _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(FromTopics):
-    schema: str
-    """Columns of the JSON values, as in SQL: those that are needed here."""
-    framing: Framing = "none"
-    """registry: values begin with a zero byte and the four-byte number of their schema."""
+class Options(IntoState):
+    format: Literal["json", "avro", "raw"] = "json"
+    """Of the values: json, avro, or raw (columns key and value as they are)."""
+    schema: str | None = None
+    """Columns of the values, as in SQL: those that are needed here. Of plain Avro, Avro's JSON."""
     event_time: str = RECORD_TIME
     """The column that says when something happened: a TIMESTAMP, or a BIGINT in milliseconds. Otherwise the record's own timestamp."""
     window: str
@@ -75,12 +82,6 @@ class Options(FromTopics):
     """Path of a Delta table."""
     to_topic: str | None = None
     """Results as JSON, with the groups as key; at least once."""
-    on_undecodable: Literal["skip", "fail"] = "skip"
-    """Records that are no JSON of the schema, or have no event time, are counted and left out, or stop the flow."""
-    rebuild: bool = False
-    """Compute the table anew from the first offset; the old results are replaced, all at once, when the new ones have caught up."""
-    take_over: bool = False
-    """Go on with a table that was written under another checkpoint."""
     max_offsets_per_batch: int | None = OFFSETS_PER_BATCH
 
     @property
@@ -91,8 +92,7 @@ class Options(FromTopics):
     @property
     def aggregation(self) -> Aggregation:
         return Aggregation(
-            schema=self.schema,
-            framing=self.framing,
+            columns=self.columns(),
             event_time=self.event_time,
             window=self.window,
             slide=self.slide,
@@ -104,15 +104,17 @@ class Options(FromTopics):
         )
 
     def check(self) -> Iterator[Problem]:
-        yield from FromTopics.check(self)
+        yield from FromValues.check(self)
+        yield from self.check_settled()
         if not self.table and not self.to_topic:
             yield Problem("", "say where the results go: table, to_topic, or both")
         yield from self._check_times()
-        try:
-            columns = parse_columns(self.schema)
-        except DdlError as error:
-            yield Problem("schema", str(error))
-            return
+        if not self.aggregates:
+            yield Problem("aggregates", "say what to compute")
+        if (columns := self.columns_known()) is not None:
+            yield from self._check_columns(columns)
+
+    def _check_columns(self, columns: StructType) -> Iterator[Problem]:
         if self.event_time != RECORD_TIME:
             yield from self._check_column("event_time", self.event_time, columns, ("timestamp", "bigint"))
         for name in self.group_by:
@@ -124,8 +126,6 @@ class Options(FromTopics):
             yield Problem("aggregates", f"the result has a column {name} already")
         for name, text in self.aggregates.items():
             yield from self._check_aggregate(name, text, columns)
-        if not self.aggregates:
-            yield Problem("aggregates", "say what to compute")
 
     def _check_times(self) -> Iterator[Problem]:
         found = {}
@@ -167,41 +167,33 @@ class Options(FromTopics):
             yield Problem(key, f"{path} is {kind.simpleString()}, and must be one of {', '.join(kinds)}")
 
     def topics_written(self) -> Iterable[str]:
-        return () if self.to_topic is None else (self.to_topic,)
+        return tuple(each for each in (self.to_topic, self.dead_letter_topic) if each is not None)
 
     def places_written(self) -> Iterable[str]:
         return () if self.table is None else (self.table,)
 
 
 def start(context: JobContext, options: Options) -> StreamingQuery:
-    plan = rebuild.begun(context.state, context.checkpoint)
-    if options.rebuild and plan is None:
-        plan = rebuild.begin_from(context.state, context.checkpoint, options.source_options(context))
-    chosen = options if plan is None else replace(options, start="earliest")
-    results = aggregated(chosen.stream(context), options.aggregation, flow=context.name, state=context.state)
-    writer = _Writer(context, options, results.schema, plan)
-    return (
-        results.writeStream.queryName(context.name)
-        .outputMode(options.mode)
-        .foreachBatch(writer)
-        .option("checkpointLocation", context.checkpoint)
-        .trigger(**context.trigger)
-        .start()
-    )
+    options = ready(options)
+    flow = StateFlow(context, options)
+    decoder = options.decoder(context, columns=options.columns())
+    results = aggregated(flow.stream(), options.aggregation, decoder)
+    return context.start(results, _Writer(context, options, flow, decoder, results.schema), mode=options.mode)
 
 
 class _Writer:
     """One batch of results after the other."""
 
     def __init__(
-        self, context: JobContext, options: Options, schema: StructType, plan: rebuild.Plan | None
+        self, context: JobContext, options: Options, flow: StateFlow, decoder: Decoder, schema: StructType
     ) -> None:
         self._context = context
         self._options = options
-        self._plan = plan
-        self._takes_over = options.take_over
+        self._flow = flow
+        self._decoder = decoder
         self._schema = arrow_schema(schema)
         self._totals = Totals(context.state, context.counters)
+        self._letters = open_dead_letters(context, options)
         self._table = self._open_table()
 
     def _open_table(self) -> DeltaState | None:
@@ -213,42 +205,29 @@ class _Writer:
         table = DeltaState(
             self._options.table, self._schema, ["window_start", "window_end", *groups], nullable=groups
         )
-        table.prepare(is_rebuild=self._plan is not None)
+        table.prepare(is_rebuild=self._flow.is_rebuild)
         return table
 
     def __call__(self, results: DataFrame, number: int) -> None:
-        where = planned(self._context.checkpoint, number)
-        batch = Batch(
-            flow=self._context.name,
-            checkpoint=query_id(self._context.spark),
-            number=number,
-            offsets=where.offsets if where else "",
-            is_rebuild=self._plan is not None,
-            is_caught_up=self._plan is None or self._plan.is_reached(where),
-            takes_over=self._takes_over,
-        )
+        batch = self._flow.batch(number)
         rows = with_schema(results.toArrow(), self._schema)
         counted = self._counted(batch)
-        if self._options.to_topic is not None and not (self._table is not None and self._table.holds(batch)):
-            self._send(rows)
+        undecodable = counted[_UNDECODABLE]
+        is_sent = bool(undecodable) or self._options.to_topic is not None
+        if is_sent and not (self._table is not None and self._table.holds(batch)):
+            if undecodable:
+                self._see_to(undecodable, batch)
+            if self._options.to_topic is not None:
+                self._send(rows)
         if self._table is not None:
             import pyarrow as pa
 
             self._table.apply(batch, rows.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows)))
-        self._totals.add(batch.checkpoint, number, {**counted, "results": rows.num_rows})
-        self._takes_over = False
-        if self._plan is not None and batch.is_caught_up:
-            rebuild.is_done(self._context.state)
-            self._plan = None
+        self._totals.add(batch.checkpoint, number, self._shown(counted, rows.num_rows))
+        self._flow.is_written(batch)
 
     def _counted(self, batch: Batch) -> dict[str, int]:
         told = seen(self._context.spark, batch.checkpoint, SEEN)
-        undecodable = int(told.metrics["undecodable"] or 0)
-        if undecodable and self._options.on_undecodable == "fail":
-            raise DecodingError(
-                f"flow {self._context.name}: {undecodable} records of batch {batch.number} are no JSON of the schema or have no event time; "
-                'mend them, or leave them out with on_undecodable = "skip"; an ingest flow of the same topic shows which they are'
-            )
         found = late(told.watermark_ms, told.metrics["first_ends"], told.metrics["last_ends"])
         if not found.is_exact:
             logger.warning(
@@ -256,8 +235,38 @@ class _Writer:
                 batch.flow,
                 batch.number,
             )
-        numbers = {"late rows": found.rows, "partly late rows": found.partly, "undecodable": undecodable}
-        return {name: number for name, number in numbers.items() if number or name == "late rows"}
+        undecodable = int(told.metrics["undecodable"] or 0)
+        return {_LATE: found.rows, "partly late rows": found.partly, _UNDECODABLE: undecodable}
+
+    def _shown(self, counted: Mapping[str, int], results: int) -> dict[str, int]:
+        names = {_UNDECODABLE: "dead_lettered"} if self._letters is not None else {}
+        shown = {names.get(name, name): number for name, number in counted.items() if number or name == _LATE}
+        return {**shown, "results": results}
+
+    def _see_to(self, undecodable: int, batch: Batch) -> None:
+        """Before the results are written, so that no crash loses a dead letter."""
+        if self._options.on_undecodable == "skip":
+            logger.warning(
+                "flow %s: %d records of batch %d cannot be decoded and are skipped",
+                batch.flow,
+                undecodable,
+                batch.number,
+            )
+            return
+        records, explain = self._marked(batch), self._decoder.explain
+        if self._letters is None:
+            raise refusal(batch.flow, undecodable, batch.number, first_of(records, explain))
+        self._letters.send(records, explain, query=batch.checkpoint, batch=batch.number)
+
+    def _marked(self, batch: Batch) -> DataFrame:
+        """The batch's records once more, from the log."""
+        options = {
+            **self._context.kafka_options(),
+            "failOnDataLoss": str(self._options.fail_on_data_loss).lower(),
+        }
+        read = records_of(self._context.spark, batch.checkpoint)
+        source = ReplaySource(topics=tuple({each.tp.topic for each in read}), path=None, options=options)
+        return marked(source.read(self._context.spark, read), self._options.aggregation, self._decoder)
 
     def _send(self, rows: pa.Table) -> None:
         from pyspark.sql import functions as F

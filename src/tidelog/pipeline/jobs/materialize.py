@@ -7,65 +7,56 @@ the table's own (`tables/delta_merge`, `databases`). Spark finds the latest reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tidelog.pipeline import rebuild
 from tidelog.pipeline.arrow_types import arrow_schema, with_schema
-from tidelog.pipeline.changes import KeyFormat, Shape, ValueFormat, changes, value_decoder
-from tidelog.pipeline.context import FromTopics, JobContext
+from tidelog.pipeline.changes import Decoders, KeyFormat, Shape, changes
+from tidelog.pipeline.context import JobContext
 from tidelog.pipeline.databases import dialect_of, open_state, shown
 from tidelog.pipeline.databases_ledger import Batch
 from tidelog.pipeline.databases_sql import DatabaseError, quoted_table
-from tidelog.pipeline.ddl import DdlError, parse_columns
-from tidelog.pipeline.decoding import Framing
+from tidelog.pipeline.ddl import parse_columns
+from tidelog.pipeline.dead_letters import open_dead_letters
+from tidelog.pipeline.decoding import DecoderSettings
+from tidelog.pipeline.decoding_options import FromValues, ValueFormat, ready
 from tidelog.pipeline.latest import DELETED, latest_of_partitions
-from tidelog.pipeline.microbatches import planned, query_id
-from tidelog.pipeline.options import OptionsError, PathText, Problem
-from tidelog.pipeline.undecodable import REASON, UndecodableError, as_said, send
+from tidelog.pipeline.options import PathText, Problem
+from tidelog.pipeline.state_flow import IntoState, StateFlow
+from tidelog.pipeline.undecodable import REASON, UndecodableError, as_said, send, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import DataType
 
-    from tidelog.pipeline.dead_letters import DeadLetters
+logger = logging.getLogger(__name__)
 
 OFFSETS_PER_BATCH: Final = 100_000
 BYTES_PER_BATCH: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(FromTopics):
+class Options(IntoState):
     table: PathText | None = None
     """Path of a Delta table."""
     database: PathText | None = None
     """`sqlite:///orders.db` or `postgresql://user@host/name`."""
     database_table: str | None = None
     """The table in it, with a schema before a dot if it has one. Made if there is none."""
-    """Of the database. Made if there is none."""
     format: ValueFormat = "json"
-    """Of the values: json; debezium, an envelope of a change, by itself or with its schema around it; or raw, columns key and value as they are."""
-    framing: Framing = "none"
-    """registry: values begin with a zero byte and the four-byte number of their schema."""
+    """Of the values: json; avro; debezium, an envelope of a change in JSON, by itself or with its schema around it; debezium-avro, the same in framed Avro; or raw, columns key and value as they are."""
     schema: str | None = None
-    """Columns of the values, as in SQL: `id BIGINT, status STRING, items ARRAY<STRING>`."""
+    """Columns of the values, as in SQL: `id BIGINT, status STRING, items ARRAY<STRING>`. Of plain Avro, Avro's JSON."""
     key: tuple[str, ...] = ()
     """The columns that tell rows apart."""
     key_format: KeyFormat | None = None
-    """Where the key's columns are: in the record's key as a JSON object (or a JSON value, for a single column), as text, as bytes; or in the value. Else: json, for raw values text."""
+    """Where the key's columns are: in the record's key as a JSON object (or a JSON value, for a single column), in framed Avro, as text, as bytes; or in the value. Else: json, for framed Avro avro, for raw values text."""
     position_columns: bool = False
     """Rows say which record they are from: _topic, _partition, _offset, _timestamp."""
-    on_undecodable: Literal["dead-letter", "fail"] = "dead-letter"
-    """What becomes of records that cannot be understood: they are sent to a topic, or stop the flow."""
-    """What happens to a record that cannot be decoded: sent to the dead-letter topic, or the flow fails."""
-    dead_letter_topic: str | None = None
-    """The flow's name with `.dlq` behind it, unless said otherwise. Made if there is none."""
-    rebuild: bool = False
-    """Build the table anew from the first offset; the old rows are replaced, all at once, when the new ones have caught up."""
-    take_over: bool = False
-    """Go on with a table that was written under another checkpoint, from the offsets of this one's."""
     compact_every_batches: int = 100
     """How often small files of a Delta table are made one, and files that were replaced long ago removed. 0: never."""
     retention_hours: float = 168.0
@@ -75,19 +66,25 @@ class Options(FromTopics):
 
     @property
     def shape(self) -> Shape:
-        is_raw = self.format == "raw"
+        is_raw, key_format = self.format == "raw", self.key_format or self._usual_key_format()
+        raw = f"key {'BINARY' if key_format == 'raw' else 'STRING'}, value BINARY"
         return Shape(
             format=self.format,
-            framing=self.framing,
-            key_format=self.key_format or ("text" if is_raw else "json"),
+            key_format=key_format,
             key=("key",) if is_raw else self.key,
-            schema=None if is_raw else self.schema,
+            columns=parse_columns(raw) if is_raw else self.columns(),
             positions=self.position_columns,
             nested_as_json=self.database is not None,
         )
 
+    def _usual_key_format(self) -> KeyFormat:
+        if self.format == "raw":
+            return "text"
+        return "avro" if self.is_avro and self.framing == "registry" else "json"
+
     def check(self) -> Iterator[Problem]:
-        yield from FromTopics.check(self)
+        yield from FromValues.check(self)
+        yield from self.check_settled()
         if bool(self.table) == bool(self.database):
             yield Problem("table", "say where the rows go by either table (Delta) or database")
         if self.database:
@@ -99,7 +96,14 @@ class Options(FromTopics):
         for name in ("compact_every_batches", "retention_hours"):
             if getattr(self, name) < 0:
                 yield Problem(name, f"must not be negative, and is {getattr(self, name)}")
-        yield from self._check_raw() if self.format == "raw" else self._check_columns()
+        if self.format == "debezium-avro" and self.framing != "registry":
+            yield Problem("framing", 'must be "registry": an envelope in Avro does not say its schema')
+        if self.key_format == "avro" and self.registry is None:
+            yield Problem("key_format", "avro needs framing and a registry: a key does not say its schema")
+        if self.format == "raw":
+            yield from self._check_raw()
+        elif (columns := self.columns_known()) is not None:
+            yield from self._check_columns({each.name: each.dataType for each in columns})
 
     def _check_database(self) -> Iterator[Problem]:
         try:
@@ -124,15 +128,7 @@ class Options(FromTopics):
         if self.key_format not in (None, "text", "raw"):
             yield Problem("key_format", "of raw records is text or raw")
 
-    def _check_columns(self) -> Iterator[Problem]:
-        if not self.schema:
-            yield Problem("schema", f"{self.format} values need one, as in id BIGINT, status STRING")
-            return
-        try:
-            columns = {each.name: each.dataType for each in parse_columns(self.schema)}
-        except DdlError as error:
-            yield Problem("schema", str(error))
-            return
+    def _check_columns(self, columns: Mapping[str, DataType]) -> Iterator[Problem]:
         if reserved := [name for name in columns if name.startswith("__")]:
             yield Problem(
                 "schema", f"{', '.join(reserved)}: names that begin with two underscores are kept for the job"
@@ -153,9 +149,6 @@ class Options(FromTopics):
                 "key_format", f"{self.key_format} does not hold {len(self.key)} columns: use json or value"
             )
 
-    def topics_written(self) -> Iterable[str]:
-        return () if self.dead_letter_topic is None else (self.dead_letter_topic,)
-
     def places_written(self) -> Iterable[str]:
         if self.table:
             return (self.table,)
@@ -171,22 +164,11 @@ class State(Protocol):
 
 
 def start(context: JobContext, options: Options) -> StreamingQuery:
-    plan = rebuild.begun(context.state, context.checkpoint)
-    if options.rebuild and plan is None:
-        plan = rebuild.begin_from(context.state, context.checkpoint, options.source_options(context))
+    options = ready(options)
+    flow = StateFlow(context, options)
     state = open_target(options)
-    state.prepare(is_rebuild=plan is not None)
-    writer = _Writer(context, options, state, plan)
-    if plan is not None:
-        options = replace(options, start="earliest")
-    return (
-        options.stream(context)
-        .writeStream.queryName(context.name)
-        .foreachBatch(writer)
-        .option("checkpointLocation", context.checkpoint)
-        .trigger(**context.trigger)
-        .start()
-    )
+    state.prepare(is_rebuild=flow.is_rebuild)
+    return context.start(flow.stream(), _Writer(context, options, flow, state))
 
 
 def open_target(options: Options) -> State:
@@ -205,41 +187,26 @@ def open_target(options: Options) -> State:
 class _Writer:
     """One batch after the other. What it needs to know of the past is in the table and the checkpoint."""
 
-    def __init__(
-        self, context: JobContext, options: Options, state: State, plan: rebuild.Plan | None
-    ) -> None:
+    def __init__(self, context: JobContext, options: Options, flow: StateFlow, state: State) -> None:
         self._context = context
         self._options = options
+        self._flow = flow
         self._state = state
-        self._plan = plan
-        self._takes_over = options.take_over
         self._shape = options.shape
         self._schema = arrow_schema(self._shape.row_type())
-        self._decoder = value_decoder(self._shape, flow=context.name, state=context.state)
-        self._letters = _dead_letters(context, options)
+        self._decoders = open_decoders(context, options, self._shape)
+        self._letters = open_dead_letters(context, options)
 
     def __call__(self, records: DataFrame, number: int) -> None:
-        where = planned(self._context.checkpoint, number)
-        batch = Batch(
-            flow=self._context.name,
-            checkpoint=query_id(self._context.spark),
-            number=number,
-            offsets=where.offsets if where else "",
-            is_rebuild=self._plan is not None,
-            is_caught_up=self._plan is None or self._plan.is_reached(where),
-            takes_over=self._takes_over,
-        )
-        found = changes(records, self._shape, self._decoder).toArrow()
+        batch = self._flow.batch(number)
+        found = changes(records, self._shape, self._decoders).toArrow()
         understood = with_schema(self._understood(found, batch), self._schema)
         rows = latest_of_partitions(understood, self._shape.key)
         if self._state.apply(batch, rows):
             gone = rows[DELETED].to_pylist().count(True)
             self._context.counters.add("rows written", rows.num_rows - gone)
             self._context.counters.add("rows deleted", gone)
-        self._takes_over = False
-        if self._plan is not None and batch.is_caught_up:
-            rebuild.is_done(self._context.state)
-            self._plan = None
+        self._flow.is_written(batch)
 
     def _understood(self, rows: pa.Table, batch: Batch) -> pa.Table:
         import pyarrow.compute as pc
@@ -248,22 +215,30 @@ class _Writer:
         bad: list[dict[str, Any]] = rows.filter(is_bad).to_pylist()
         if not bad:
             return rows
-        explain = self._decoder.explain if self._decoder is not None else as_said
-        if self._letters is None:
+        explain = self._decoders.value.explain if self._decoders.value is not None else as_said
+        if self._letters is not None:
+            send(self._context, self._letters, bad, explain, query=batch.checkpoint, batch=batch.number)
+            self._context.counters.add("dead_lettered", len(bad))
+        elif self._options.on_undecodable == "skip":
+            logger.warning("flow %s: batch %d: %s are skipped", batch.flow, batch.number, told(bad, explain))
+            self._context.counters.add("skipped", len(bad))
+        else:
             raise UndecodableError(bad, explain)
-        send(self._context, self._letters, bad, explain, query=batch.checkpoint, batch=batch.number)
-        self._context.counters.add("dead_lettered", len(bad))
         return rows.filter(pc.invert(is_bad))
 
 
-def _dead_letters(context: JobContext, options: Options) -> DeadLetters | None:
-    if options.on_undecodable == "fail":
-        return None
-    from tidelog.pipeline.dead_letters import DeadLetters
+def open_decoders(context: JobContext, options: Options, shape: Shape) -> Decoders:
+    value = None if shape.format == "raw" else options.decoder(context, columns=shape.value_type())
+    if shape.key_format != "avro":
+        return Decoders(value, None)
+    from tidelog.pipeline.decoding_avro import AvroDecoder
 
-    topic = options.dead_letter_topic or f"{context.name}.dlq"
-    if options.reads_topic(topic):
-        raise OptionsError([Problem("dead_letter_topic", f"the flow reads {topic}, too: name another one")])
-    letters = DeadLetters(context, topic)
-    letters.create_topic()
-    return letters
+    settings = DecoderSettings(
+        flow=context.name,
+        format="avro",
+        framing="registry",
+        registry=options.registry,
+        columns=shape.key_type(),
+        state=context.state,
+    )
+    return Decoders(value, AvroDecoder(settings))

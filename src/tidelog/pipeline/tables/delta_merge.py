@@ -136,8 +136,9 @@ class DeltaState:
         from deltalake import write_deltalake
         from deltalake.exceptions import CommitFailedError
 
+        # In brackets: DataFusion takes all that follows IS NOT DISTINCT FROM for its right side.
         same = " AND ".join(
-            f"kept.{_quoted(name)} {'IS NOT DISTINCT FROM' if name in self.nullable else '='} new.{_quoted(name)}"
+            f"(kept.{_quoted(name)} {'IS NOT DISTINCT FROM' if name in self.nullable else '='} new.{_quoted(name)})"
             for name in self.key
         )
         try:
