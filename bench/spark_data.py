@@ -32,20 +32,23 @@ class Data(NamedTuple):
     segments: Path
 
 
+NO_DATA: Final = Data(0, "none", 0, "", Path(), Path())
+"""For what reads a topic of its own."""
+
+
 def topic_name(size: int, codec: str) -> str:
     return f"rows-{size}-{codec}"
 
 
-def make(peer: Peer, folder: Path, counts: dict[int, int], codecs: list[str]) -> list[Data]:
-    """Everything that is read, and a broker that has just been started with it."""
-    made = []
-    for size, count in counts.items():
-        for codec in codecs:
-            name = topic_name(size, codec)
-            parquet = folder / f"{name}.parquet"
-            parquet.mkdir()
-            asyncio.run(_write(peer.bootstrap, name, codec, size, count, parquet))
-            made.append(Data(size, codec, count, name, parquet, folder / "segments"))
+def make(peer: Peer, folder: Path, counts: dict[tuple[int, str], int]) -> dict[tuple[int, str], Data]:
+    """For sizes and codecs so many records each, everything that is read, and a broker that has just been started with it."""
+    made = {}
+    for (size, codec), count in counts.items():
+        name = topic_name(size, codec)
+        parquet = folder / f"{name}.parquet"
+        parquet.mkdir()
+        asyncio.run(_write(peer.bootstrap, name, codec, size, count, parquet))
+        made[size, codec] = Data(size, codec, count, name, parquet, folder / "segments")
     peer.terminate()
     shutil.copytree(peer.log_dir, folder / "segments", copy_function=os.link)
     peer.start()
