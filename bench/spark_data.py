@@ -64,9 +64,9 @@ async def _write(servers: str, topic: str, codec: str, size: int, count: int, pa
     async with Producer(servers, compression_type=codec, max_request_size=BATCH_BYTES) as producer:
         for partition in range(PARTITIONS):
             offset, writer = 0, None
-            for values in _values(partition, size, count // PARTITIONS):
+            for values in some_values(partition, size, count // PARTITIONS):
                 await (await producer.send_arrow(topic, values, partition=partition))
-                rows = _rows(values, topic, partition, offset)
+                rows = rows_of(values, topic, partition, offset)
                 writer = writer or pq.ParquetWriter(
                     parquet / f"{partition}.parquet", rows.schema, compression=codec, use_dictionary=["topic"]
                 )
@@ -91,7 +91,7 @@ async def delete_topic(servers: str, name: str) -> None:
         await admin.delete_topics([name])
 
 
-def _values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
+def some_values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 
@@ -108,7 +108,7 @@ def _values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def _rows(values: pa.RecordBatch, topic: str, partition: int, offset: int) -> Any:
+def rows_of(values: pa.RecordBatch, topic: str, partition: int, offset: int) -> Any:
     """As the source has them."""
     import numpy as np
     import pyarrow as pa
