@@ -67,7 +67,7 @@ fmt: install ## format and fix what can be fixed
 bench: install ## measure beside Apache Kafka on this machine, an hour (BENCH="--quick" for three)
 	$(PY) -m bench.run $(BENCH)
 
-bench-spark: install ## Spark's source and sink beside Spark's own Kafka connector, two hours (BENCH="--quick" to try it)
+bench-spark: install ## Spark's source and sink beside Spark's own Kafka connector, three quarters of an hour (BENCH="--quick" to try it)
 	$(PY) -m bench.spark $(BENCH)
 
 micro: install ## microseconds of the hot paths, beside their budgets

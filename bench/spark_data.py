@@ -32,20 +32,23 @@ class Data(NamedTuple):
     segments: Path
 
 
+NO_DATA: Final = Data(0, "none", 0, "", Path(), Path())
+"""For what reads a topic of its own."""
+
+
 def topic_name(size: int, codec: str) -> str:
     return f"rows-{size}-{codec}"
 
 
-def make(peer: Peer, folder: Path, counts: dict[int, int], codecs: list[str]) -> list[Data]:
-    """Everything that is read, and a broker that has just been started with it."""
-    made = []
-    for size, count in counts.items():
-        for codec in codecs:
-            name = topic_name(size, codec)
-            parquet = folder / f"{name}.parquet"
-            parquet.mkdir()
-            asyncio.run(_write(peer.bootstrap, name, codec, size, count, parquet))
-            made.append(Data(size, codec, count, name, parquet, folder / "segments"))
+def make(peer: Peer, folder: Path, counts: dict[tuple[int, str], int]) -> dict[tuple[int, str], Data]:
+    """For sizes and codecs so many records each, everything that is read, and a broker that has just been started with it."""
+    made = {}
+    for (size, codec), count in counts.items():
+        name = topic_name(size, codec)
+        parquet = folder / f"{name}.parquet"
+        parquet.mkdir()
+        asyncio.run(_write(peer.bootstrap, name, codec, size, count, parquet))
+        made[size, codec] = Data(size, codec, count, name, parquet, folder / "segments")
     peer.terminate()
     shutil.copytree(peer.log_dir, folder / "segments", copy_function=os.link)
     peer.start()
@@ -61,9 +64,9 @@ async def _write(servers: str, topic: str, codec: str, size: int, count: int, pa
     async with Producer(servers, compression_type=codec, max_request_size=BATCH_BYTES) as producer:
         for partition in range(PARTITIONS):
             offset, writer = 0, None
-            for values in _values(partition, size, count // PARTITIONS):
+            for values in some_values(partition, size, count // PARTITIONS):
                 await (await producer.send_arrow(topic, values, partition=partition))
-                rows = _rows(values, topic, partition, offset)
+                rows = rows_of(values, topic, partition, offset)
                 writer = writer or pq.ParquetWriter(
                     parquet / f"{partition}.parquet", rows.schema, compression=codec, use_dictionary=["topic"]
                 )
@@ -88,7 +91,7 @@ async def delete_topic(servers: str, name: str) -> None:
         await admin.delete_topics([name])
 
 
-def _values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
+def some_values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 
@@ -105,7 +108,7 @@ def _values(seed: int, size: int, count: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def _rows(values: pa.RecordBatch, topic: str, partition: int, offset: int) -> Any:
+def rows_of(values: pa.RecordBatch, topic: str, partition: int, offset: int) -> Any:
     """As the source has them."""
     import numpy as np
     import pyarrow as pa

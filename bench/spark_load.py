@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from bench.cpu_tree import cpu_seconds
+from bench.cpu_tree import cpu_seconds, cpu_seconds_by_program
 
 SPARK_SETTINGS: Final = {
     "spark.driver.memory": "4g",
@@ -27,27 +27,32 @@ TRICKLE_PER_SECOND: Final = 100
 
 class Load:
     def __init__(self, jars: str) -> None:
+        from bench.spark_ready import ReadyMade
         from tidelog.spark.session import spark_session
 
         self.spark = spark_session(
             "bench", master="local[2]", settings={**SPARK_SETTINGS, "spark.jars": jars}
         )
+        self.spark.dataSource.register(ReadyMade)
 
     # -- batches ----------------------------------------------------------------------------------------------------
 
     def read(
         self, format: str, options: dict[str, str], action: str, path: str | None = None
     ) -> dict[str, Any]:
-        """All of it, to nowhere (`noop`) or summed up (`sum`)."""
+        """All of it, to nowhere (`noop`) or summed up (`sum`); `unused` throws the rows away by what one column says."""
         frame = self.spark.read.format(format).options(**options).load(path)
-        began, cpu = time.perf_counter(), cpu_seconds(os.getpid())
-        if action == "noop":
-            frame.write.format("noop").mode("overwrite").save()
-            checked = None
-        else:
+        began, before = time.perf_counter(), cpu_seconds_by_program(os.getpid())
+        checked = None
+        if action == "sum":
             (found,) = frame.selectExpr("sum(length(value))").collect()
             checked = found[0]
-        return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds(os.getpid()) - cpu, "sum": checked}
+        else:
+            kept = frame.filter("partition < 0") if action == "unused" else frame
+            kept.write.format("noop").mode("overwrite").save()
+        seconds, after = time.perf_counter() - began, cpu_seconds_by_program(os.getpid())
+        spent = {name: total - before.get(name, 0.0) for name, total in after.items()}
+        return {"seconds": seconds, "cpu": sum(spent.values()), "programs": spent, "sum": checked}
 
     def write(self, format: str, options: dict[str, str], path: str) -> dict[str, Any]:
         """The rows of a Parquet table into a topic."""

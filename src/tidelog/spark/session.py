@@ -30,8 +30,10 @@ LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+    # The same writes and renames as Spark's first choice, which starts programs to ask for links and modes of every file: on a local disk 100 of the 150 ms of a micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
-"""For `local[…]` and a cluster on this machine: nothing listens beyond it, and a shuffle has no more parts than there are cores."""
+"""For `local[…]` and a cluster on this machine: nothing listens beyond it, a shuffle has no more parts than there are cores, and checkpoints are files here."""
 _HERE: Final = ("local", "spark://127.0.0.1:", "spark://localhost:")
 
 
