@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+"""What a command imports is what this checkout holds, wherever the package is installed from."""
 SECONDS_MAX = 240.0  # on a machine that is busy with much else; on a free one it is a few
 
 
 class Command:
     def __init__(self, *arguments: object, prefix: Sequence[str] = (), cwd: Path | None = None) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tidelog.cli.main", *map(str, arguments)],
             env=environment,
@@ -68,7 +70,7 @@ class Command:
 
     def ended(self, seconds: float = SECONDS_MAX) -> int:
         code = self.process.wait(seconds)
-        while (line := self._lines.get(timeout=10)) is not None:
+        while (line := self._lines.get(timeout=60)) is not None:
             self.said.append(line)
         return code
 

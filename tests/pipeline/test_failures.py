@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.pipeline.failures import LENGTH_MAX, plain_words, reason
+from tidelog.client.metadata import TopicPartition
+from tidelog.pipeline.failures import LENGTH_MAX, in_words_of_a_flow, plain_words, reason
+from tidelog.spark.loss import Cause, DataLossError, Loss
 
 WHERE = """
 === Streaming Query ===
@@ -85,6 +87,29 @@ def test_reasons_come_with_advice() -> None:
     assert reason(KeyError("id")) == "KeyError: 'id'"
     assert reason(ValueError()) == "ValueError"
     assert len(reason(Exception("x" * 10_000))) == LENGTH_MAX
+
+
+@pytest.mark.parametrize("partitions", [2, 6, 7, 8, 50])
+def test_what_to_do_is_said_however_much_was_lost(partitions: int) -> None:
+    losses = [
+        Loss(TopicPartition("orders", number), Cause.MADE_ANEW, 30, 0, f"orders-{number}: {'gone ' * 40}")
+        for number in range(partitions)
+    ]
+    lines = reason(DataLossError(losses)).splitlines()
+    assert lines[1].startswith("  orders-0: gone") and len("\n".join(lines)) <= LENGTH_MAX
+    assert lines[-1].startswith("To go on with what is there")
+    told = sum("orders-" in line for line in lines)
+    assert told == partitions or lines[-2] == f"  … and {partitions - told} more"
+
+
+def test_options_are_called_what_the_specification_calls_them() -> None:
+    said = str(DataLossError([]))
+    assert "set failOnDataLoss to false; to begin anew, use another checkpoint" in said
+    own = in_words_of_a_flow(said, flow="state", can_rebuild=True)
+    assert "set fail_on_data_loss to false in the flow; to begin anew, run it with --rebuild state" in own
+    assert "another name and another place" in in_words_of_a_flow(said, flow="rows", can_rebuild=False)
+    missing = "subscribe names orders, which does not exist"
+    assert in_words_of_a_flow(missing, flow="x", can_rebuild=False).startswith("topics names orders, ")
 
 
 def test_a_cause_counts_where_the_error_itself_says_nothing() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 from examples.food_delivery.events import Event, events
-from examples.food_delivery.generate import send
+from examples.food_delivery.generate import AHEAD_MS, send
 from examples.food_delivery.topics import TOPICS, create_topics
 from tidelog.client import Consumer, TopicPartition
 from tidelog.testing import Cluster
@@ -25,29 +26,21 @@ async def test_every_record_arrives_once_and_those_of_a_key_in_order(cluster: Cl
 
 async def test_paced_ones_wait_for_their_time_and_end_when_told(cluster: Cluster) -> None:
     stop = asyncio.Event()
-    start_ms = int(time.time() * 1000)
-    sending = asyncio.create_task(
-        send(
-            cluster.bootstrap_servers,
-            events(1, 50.0, start_ms),
-            stop=stop,
-            is_paced=True,
-        )
-    )
-    await asyncio.sleep(1.5)
-    stop.set()
-    sent = await asyncio.wait_for(sending, 5)
-    due = sum(1 for _ in _until(start_ms + 1_500))
-    assert 0.5 * due < sent < 1.5 * due
+    taken: list[Event] = []
+    early: list[Event] = []
 
+    def watched() -> Iterator[Event]:
+        for event in events(1, 50.0, int(time.time() * 1000)):
+            if len(taken) == 50:
+                stop.set()
+            yield event
+            # It was sent when the next one is asked for.
+            taken.append(event)
+            if time.time() * 1000 < event.at_ms - AHEAD_MS:
+                early.append(event)
 
-def _until(at_ms: int) -> list[Event]:
-    found = []
-    for event in events(1, 50.0, at_ms - 1_500):
-        if event.at_ms > at_ms:
-            break
-        found.append(event)
-    return found
+    sent = await send(cluster.bootstrap_servers, watched(), stop=stop, is_paced=True)
+    assert sent == len(taken) == 50 and not early
 
 
 def by_key(records: list[Event]) -> dict[tuple[str, bytes], list[Event]]:

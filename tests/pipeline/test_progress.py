@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidelog.pipeline.context import BATCHES_REMEMBERED, BatchRows
-from tidelog.pipeline.progress import QueryTracker, lag_of
+from tidelog.pipeline.progress import QueryTracker, lag_of, passed_over
 
 
 def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -77,3 +77,40 @@ def test_watermark_state_and_late_rows() -> None:
 )
 def test_lag(end: Any, latest: Any, lag: int | None) -> None:
     assert lag_of({"endOffset": end, "latestOffset": latest}) == lag
+
+
+def at(ids: str, begins: dict[str, int] | None = None, /, **offsets: int) -> dict[str, Any]:
+    marks: dict[str, Any] = {"ids": {"a": ids}} if ids else {}
+    if begins:
+        marks["begins"] = {"a": begins}
+    return {"a": {name.removeprefix("p"): offset for name, offset in offsets.items()}, "#": marks}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        (at("x", p0=5), at("x", p0=9), []),
+        (at("x", p0=5), at("x", {"0": 5}, p0=9), []),  # a first batch says where it begins
+        (at("x", p0=5), at("x", {"1": 3}, p0=9, p1=4), []),  # a new partition
+        (at("", p0=5), at("x", p0=9), []),  # a checkpoint of another source
+        (at("x", p0=5), at("x", {"0": 8}, p0=9), ["a-0: offsets 5 to 8 were gone before they were read"]),
+        (at("x", p0=5), at("x", {"0": 3}, p0=9), ["a-0: the log was cut, and is read from offset 3"]),
+        (
+            at("x", p0=5),
+            at("y", {"0": 0}, p0=2),
+            ["a-0 was deleted and made anew, and is read from offset 0"],
+        ),
+        (at("x", p0=5, p1=6), at("x", p0=5), ["a-1 is not there any more, and was read up to offset 6"]),
+        (at("x", {"0": 8}, p0=9), at("x", {"0": 8}, p0=9), []),  # told of the batch before
+        (None, at("x", {"0": 3}, p0=9), []),
+        (7, 8, []),
+        ({"rowsPerSecond": 4}, {"rowsPerSecond": 5}, []),
+    ],
+)
+def test_what_a_batch_goes_on_without_is_told(start: Any, end: Any, said: list[str]) -> None:
+    found = list(passed_over({"startOffset": start, "endOffset": end}))
+    assert len(found) == len(said) and all(map(str.startswith, found, said)), found
+    tracker = QueryTracker("orders")
+    tracker.feed([report(0, 1, sources=[{"startOffset": start, "endOffset": end}])], 1.0)
+    tracker.feed([report(1, 1)], 2.0)
+    assert (tracker.now.losses, tracker.now.last_loss) == (len(said), "; ".join(found) or None)

@@ -110,7 +110,7 @@ def test_from_start_over_failures_and_ctrl_c_to_the_next_start(cluster: Cluster,
         assert flow_of(seen, "count")["result"] == {"numbers": 1000}
 
         running.interrupt()
-        assert running.ended(60) == 1, running.text
+        assert running.ended() == 1, running.text
     finally:
         running.kill()
     assert running.said[-1] == f"error: Spark's own account is in {tmp_path}/state/spark.log"
@@ -210,14 +210,14 @@ def test_the_same_specification_on_a_cluster(cluster: Cluster, tmp_path: Path) -
             assert [each["name"] for each in seen["applications"]] == ["pipeline"]
             java = int(subprocess.check_output(["pgrep", "-P", str(running.process.pid), "java"]))
             os.kill(java, signal.SIGKILL)
-            assert running.ended(60) == 1
+            assert running.ended() == 1
             assert "Spark's Java process has ended unexpectedly" in running.text
             assert "Traceback" not in running.text, running.text
         finally:
             running.kill()
         pids = [each["pid"] for each in seen["members"]]
         up.interrupt()
-        assert up.ended(60) == 0, up.text
+        assert up.ended() == 0, up.text
         assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], "nothing is left behind"
     finally:
         up.kill()

@@ -206,7 +206,7 @@ def test_a_live_broker_is_read_up_to_its_checkpoint(spark: Any, tmp_path: Path) 
         cluster.create_topic("live", 1, config={"internal.segment.bytes": 30_000})
         fill(cluster, "live", 1)
         expected = consume(cluster, "live")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while "live 0 1500" not in _text(tmp_path / "replication-offset-checkpoint"):
             assert time.monotonic() < deadline, "no checkpoint was written"
             time.sleep(0.2)

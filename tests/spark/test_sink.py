@@ -121,8 +121,12 @@ def test_what_cannot_be_written_is_said_before_anything_runs(spark: Any, cluster
 
 
 @pytest.mark.long
-def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: Any) -> None:
+def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: Any, tmp_path: Path) -> None:
+    restarted = str(tmp_path / "restarted")
+
     def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+        """The last ones wait until the broker has been restarted, however long that takes."""
+        import os
         import time
 
         import pyarrow as pa
@@ -130,6 +134,8 @@ def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: An
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 time.sleep(0.2)
+                while number in (7, 15) and not os.path.exists(restarted):
+                    time.sleep(0.05)
                 values = pa.array([b"%d-%d" % (number, n) + bytes(1000) for n in range(9_000)])
                 yield pa.RecordBatch.from_arrays([values], names=["value"])
 
@@ -138,10 +144,11 @@ def test_a_broker_that_is_restarted_during_a_write_gets_every_row_once(spark: An
         moments: list[str] = []
 
         def restart() -> None:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 300
             while time.monotonic() < until and not records(cluster, "restarted"):
                 time.sleep(0.05)
             cluster.restart()
+            Path(restarted).touch()
             moments.append("restarted")
 
         restarting = threading.Thread(target=restart)
@@ -193,7 +200,7 @@ def test_a_stream_that_is_killed_again_and_again_loses_nothing(
     chance = random.Random(7)
     allowed: Counter[int] = Counter()
     for _ in range(3):
-        before, until = last(tmp_path / "offsets"), time.monotonic() + 60
+        before, until = last(tmp_path / "offsets"), time.monotonic() + 300
         query = start(processingTime="0 seconds")
         while last(tmp_path / "offsets") == before:
             assert query.isActive and time.monotonic() < until

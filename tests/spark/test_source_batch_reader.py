@@ -243,7 +243,7 @@ def test_no_broker_at_all() -> None:
         batch(
             "127.0.0.1:1", subscribe="x", fetchOffset__numRetries="2", kafka__default__api__timeout__ms="300"
         )
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 50, "not the minute that clients wait by themselves"
     assert "kafka.default.api.timeout.ms" in "".join(caught.value.__notes__)
 
 

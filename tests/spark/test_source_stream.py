@@ -49,7 +49,9 @@ class Job:
             .start()
         )
         try:
-            query.awaitTermination(90)
+            assert query.awaitTermination(300), "still running"
+        except AssertionError:
+            raise
         except Exception as error:  # noqa: BLE001 - what the caller asks for
             return error
         finally:

@@ -197,7 +197,7 @@ def _state(spec: Path) -> str:
 def _show(status: PipelineStatus, json: bool) -> None:
     from json import loads
 
-    from tidelog.pipeline.display import COLUMNS, RIGHT, errors, headline, rows
+    from tidelog.pipeline.display import COLUMNS, RIGHT, errors, headline, rows, warnings
     from tidelog.pipeline.status import life_of
 
     life = life_of(status, time.time())
@@ -206,6 +206,8 @@ def _show(status: PipelineStatus, json: bool) -> None:
         return
     print(headline(status, life))
     print_table(COLUMNS, rows(status), right=RIGHT)
+    for warning in warnings(status):
+        print(f"warning: {warning}")
     for error in errors(status):
         print(f"error: {error}")
 

@@ -105,7 +105,7 @@ class FromTopics(Options):
     max_bytes_per_batch: int | None = None
     """A batch reads no more bytes than about this."""
     fail_on_data_loss: bool = True
-    """Fail, with the reason, when records are gone before they were read (retention, a topic made anew, a log cut short). false: say so in Spark's log and go on."""
+    """Fail, with the reason, when records are gone before they were read (retention, a topic made anew, a log cut short). false: go on with what is there, and say in the status and in Spark's log without what."""
     group: str | None = None
     """A group under whose name the flow says how far it is, for tools that show lag."""
 

@@ -62,6 +62,12 @@ def errors(status: PipelineStatus) -> Iterator[str]:
             yield f"{flow.name}: {flow.error}"
 
 
+def warnings(status: PipelineStatus) -> Iterator[str]:
+    for flow in status.flows:
+        if flow.warning:
+            yield f"{flow.name}: {flow.warning}"
+
+
 def line(flow: FlowStatus) -> str:
     """All of a flow in one line."""
     parts = [state_text(flow)]
@@ -98,6 +104,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[float, str, str | None]] = {}
+        self._warned: dict[str, str] = {}
         self._pipeline_state = ""
 
     def __call__(self, status: PipelineStatus) -> None:
@@ -107,6 +114,9 @@ class Lines:
             self._put(f"pipeline {status.name}: {status.state}")
         for flow in status.flows:
             text = line(flow)
+            if flow.warning is not None and flow.warning != self._warned.get(flow.name):
+                self._warned[flow.name] = flow.warning
+                self._put(f"{flow.name}: {flow.warning}")
             when, last, error = self._said.get(flow.name, (0.0, "", None))
             if flow.error is not None and flow.error != error:
                 self._put(f"{flow.name}: {flow.error}")
@@ -134,7 +144,8 @@ def rendered(status: PipelineStatus, life: str | None = None) -> Group:
         table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")
     for row in rows(status):
         table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    below: list[Any] = [Text(each, style="red") for each in errors(status)]
+    below: list[Any] = [Text(each, style="yellow") for each in warnings(status)]
+    below += [Text(each, style="red") for each in errors(status)]
     return Group(Text(headline(status, life)), table, *below)
 
 

@@ -44,6 +44,26 @@ _ADVICE: Final = (
         "is the cluster up, and is its address right?",
     ),
 )
+_OWN_NAMES: Final = (
+    (r"\bset failOnDataLoss to false", "set fail_on_data_loss to false in the flow"),
+    (r"\bstartingOffsets\b", "start"),
+    (r"\bsubscribe names\b", "topics names"),
+    (r"\bsubscribePattern\b", "pattern"),
+)
+"""How the source calls an option, and how a flow does."""
+_ANEW: Final = "use another checkpoint"
+
+
+def in_words_of_a_flow(text: str, *, flow: str, can_rebuild: bool) -> str:
+    """What the source says to somebody who calls it, for somebody who has written a specification."""
+    for pattern, own in _OWN_NAMES:
+        text = re.sub(pattern, own, text)
+    anew = (
+        f"run it with --rebuild {flow}"
+        if can_rebuild
+        else "give the flow another name and another place to write to"
+    )
+    return text.replace(_ANEW, anew)
 
 
 def reason(error: BaseException) -> str:
@@ -125,6 +145,15 @@ def _java_name(match: re.Match[str]) -> str:
 
 
 def _bounded(lines: list[str]) -> str:
-    kept = [line for line in lines if line.strip()][:_LINES_MAX]
+    """Of many lines the first ones and the last, which is where an error says what to do."""
+    kept = [line for line in lines if line.strip()]
+    left_out = 0
+    while len(kept) > 2 and (
+        len(kept) + bool(left_out) > _LINES_MAX or len("\n".join(kept)) > LENGTH_MAX - 20
+    ):
+        del kept[-2]
+        left_out += 1
+    if left_out:
+        kept.insert(-1, f"  … and {left_out} more")
     text = "\n".join(kept)
     return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "…"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.pipeline.context import JobContext
-from tidelog.pipeline.failures import reason
+from tidelog.pipeline.context import FromTopics, JobContext
+from tidelog.pipeline.failures import in_words_of_a_flow, reason
 from tidelog.pipeline.progress import QueryTracker
 from tidelog.pipeline.status import FlowStatus
 from tidelog.pipeline.values import Flow, OnFailure
@@ -89,6 +89,8 @@ class FlowRun:
         late = sum(tracker.now.late_rows for tracker in self._trackers)
         if late and not any("late" in name for name in counters):
             counters["late rows"] = late
+        if losses := sum(tracker.now.losses for tracker in self._trackers):
+            counters["losses"] = losses
         return FlowStatus(
             name=self.flow.name,
             job=self.flow.job,
@@ -97,9 +99,14 @@ class FlowRun:
             counters=counters,
             restarts=self._restarts,
             error=self._error,
+            warning=self._told(lost) if (lost := self._lost()) else None,
             result=self._result,
             changed_at=self._changed_at,
         )
+
+    def _lost(self) -> str | None:
+        said = [tracker.now.last_loss for tracker in self._trackers if tracker.now.last_loss]
+        return f"went on after a loss (fail_on_data_loss is false): {'; '.join(said)}" if said else None
 
     def start(self) -> None:
         self._become("starting")
@@ -234,7 +241,7 @@ class FlowRun:
             self._become("finished")
 
     def _failed(self, failure: BaseException, now: float) -> None:
-        self._error = self._told("; ".join([reason(failure), *self._full_disks()]))
+        self._error = self._told("; ".join([self._reason(failure), *self._full_disks()]))
         self._failures_in_a_row += 1
         allowed = self._restarts_max if self._on_failure == "restart" else 0
         self.is_slow_to_start = _SLOW_START in str(failure)
@@ -246,6 +253,12 @@ class FlowRun:
             self._become("waiting")
         else:
             self._become("failed")
+
+    def _reason(self, failure: BaseException) -> str:
+        said, options = reason(failure), self.flow.options
+        if not isinstance(options, FromTopics):
+            return said
+        return in_words_of_a_flow(said, flow=self.flow.name, can_rebuild=hasattr(options, "rebuild"))
 
     def _full_disks(self) -> Iterator[str]:
         """Java says that a disk is full and seldom which."""

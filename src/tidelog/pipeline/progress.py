@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from tidelog.spark.offsets import Offsets, OffsetsError
 
 WINDOW_SECONDS: Final = 10.0
 """Rates are over the last so many seconds: over one batch they jump."""
@@ -28,6 +30,10 @@ class QueryProgress:
     watermark: str | None = None
     late_rows: int = 0
     """Rows that came after the watermark had passed them and were left out."""
+    losses: int = 0
+    """How often a partition was read on where records had gone before they were read (`fail_on_data_loss = false`)."""
+    last_loss: str | None = None
+    """What the last batch with losses went on without."""
     state_rows: int | None = None
     last_batch_at: str | None = None
 
@@ -53,6 +59,7 @@ class QueryTracker:
             self._started = now
         rows = self.now.rows
         late_rows = self.now.late_rows
+        losses, last_loss = self.now.losses, self.now.last_loss
         last: Mapping[str, Any] | None = None
         for report in reports:
             if report["timestamp"] <= self._last_seen:
@@ -66,13 +73,21 @@ class QueryTracker:
                 int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ()
             )
             self._events.append((now, count))
+            if lost := [each for source in report.get("sources") or () for each in passed_over(source)]:
+                losses, last_loss = losses + len(lost), "; ".join(lost)
         while self._events and self._events[0][0] <= now - WINDOW_SECONDS:
             self._events.popleft()
         seconds = min(WINDOW_SECONDS, max(1.0, now - self._started))
         rate = sum(count for _, count in self._events) / seconds
         rest = _told(last) if last is not None else _kept(self.now)
         self.now = QueryProgress(
-            name=self.now.name, rows=rows, late_rows=late_rows, rows_per_second=round(rate, 1), **rest
+            name=self.now.name,
+            rows=rows,
+            late_rows=late_rows,
+            losses=losses,
+            last_loss=last_loss,
+            rows_per_second=round(rate, 1),
+            **rest,
         )
 
 
@@ -102,6 +117,33 @@ def lag_of(source: Mapping[str, Any]) -> int | None:
     if latest is None or end is None:
         return None
     return sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
+
+
+def passed_over(source: Mapping[str, Any]) -> Iterator[str]:
+    """Of one source of a report: where its batch did not begin at the end of the one before, because what was there is gone."""
+    try:
+        start, end = Offsets.from_json(source["startOffset"]), Offsets.from_json(source["endOffset"])
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OffsetsError,
+    ):  # a first batch, or offsets that are no offsets of topics
+        return
+    if start == end:
+        return  # a batch without records, for the sake of the watermark: this was told of the one before
+    for tp, offset in sorted(start.next.items()):
+        if tp not in end:
+            yield f"{tp} is not there any more, and was read up to offset {offset}"
+            continue
+        begin = end.begins.get(tp, offset)
+        is_other = start.topic_ids.get(tp.topic, "") != end.topic_ids.get(tp.topic, "")
+        if is_other and tp.topic in start.topic_ids:
+            yield f"{tp} was deleted and made anew, and is read from offset {begin}; what it held behind offset {offset} is gone"
+        elif begin > offset:
+            yield f"{tp}: offsets {offset} to {begin} were gone before they were read"
+        elif begin < offset:
+            yield f"{tp}: the log was cut, and is read from offset {begin} though it was read up to {offset} before"
 
 
 def _offsets(value: Any) -> dict[tuple[str, str], int] | None:

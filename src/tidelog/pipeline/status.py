@@ -37,6 +37,8 @@ class FlowStatus:
     restarts: int = 0
     error: str | None = None
     """Of the last failure, also after a restart."""
+    warning: str | None = None
+    """What the flow went on without, because the specification lets it."""
     result: Mapping[str, Any] | None = None
     """What a job with an end wants to say."""
     changed_at: float = 0.0
