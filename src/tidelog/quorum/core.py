@@ -123,7 +123,8 @@ class QuorumCore:
             deadline = now + node.election_wait()
             transitions.follower(node, now, epoch=node.epoch, leader_id=leader_id, deadline=deadline)
             return
-        wait_s = 0.0 if node.settings.is_alone else node.between(0, node.settings.election_timeout_s)
+        is_patient = node.settings.is_voter and not node.settings.is_alone
+        wait_s = node.between(0, node.settings.election_timeout_s) if is_patient else 0.0
         transitions.unattached(node, epoch=node.epoch, deadline=now + wait_s)
 
     def _do_what_is_due(self, now: float) -> None:

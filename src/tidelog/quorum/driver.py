@@ -23,13 +23,14 @@ from tidelog.quorum.effects import Effect
 from tidelog.quorum.events import Event
 from tidelog.quorum.log import QuorumLog, open_history
 from tidelog.quorum.roles import NEVER, Leader
-from tidelog.quorum.values import QuorumSettings, SnapshotId
+from tidelog.quorum.values import ElectionState, QuorumSettings, SnapshotId
 from tidelog.quorum.waiting import CommitWaiters
 from tidelog.storage.disk import DiskError
 from tidelog.storage.log import FlushTicket, Log
 from tidelog.wire.messages.describe_quorum import DescribeQuorumResponse
 
 _LOOK_AGAIN_S: Final = 0.005
+_SHORTEST_WAIT_S: Final = 1e-6
 
 
 class NotLeader(TidelogError):
@@ -232,7 +233,8 @@ class Quorum:
             self._timer = None
         self._timer_at = deadline
         if deadline < NEVER:
-            delay = max(0.0, deadline - self._clock.monotonic())
+            # Never so short that the clock does not move at all.
+            delay = max(_SHORTEST_WAIT_S, deadline - self._clock.monotonic())
             self._timer = self._scheduler.call_later(delay, self._tick)
 
     def _tick(self) -> None:
@@ -277,8 +279,7 @@ class Quorum:
             case effects.LoadSnapshot(snapshot):
                 self._listener.load_snapshot(snapshot)
             case effects.PersistState(state):
-                write = partial(state_file.write, self._disk, self._directory, state, self._settings.voters)
-                self._hold_up(write, self._persisted)
+                self._hold_up(partial(self._persist, state), self._persisted)
             case _:
                 self._change_log(effect)
 
@@ -337,6 +338,13 @@ class Quorum:
                 self._pump()
 
         self._offload.run(work, finished)
+
+    def _persist(self, state: ElectionState) -> None:
+        """In a thread. A file is no safer than the directory that it is in, and that of a new log is not durable yet."""
+        state_file.write(self._disk, self._directory, state, self._settings.voters)
+        names = self.log.log.unsynced
+        if names.names_uncertain:
+            names.make_names_durable(self._disk, self._directory)
 
     def _persisted(self, result: Exception | None) -> None:
         if result is not None:

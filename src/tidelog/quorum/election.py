@@ -35,6 +35,9 @@ def on_request(node: Node, token: int, request: VoteRequest, now: float) -> None
         )
     if part.pre_vote:
         granted = _would_vote(node, part, now)
+        if granted and isinstance(node.role, Follower | Unattached):
+            # Whoever asked first is likely to win, if it is left the time.
+            node.role.deadline = max(node.role.deadline, now + node.settings.suspicion_s)
     else:
         granted = _may_vote(node, part)
         if granted:
@@ -110,6 +113,8 @@ def on_response(
     part = None if response is None or response.error_code else messages.only_partition(response)
     if part is None:
         node.failed(call, now)
+        if not _can_win(node, role):
+            lost(node, role, now)
         return
     call.request_id, call.ended = None, True
     leader_id = None if part.leader_id < 0 else part.leader_id
@@ -119,8 +124,14 @@ def on_response(
     (role.granted if is_granted else role.refused).append(voter)
     if len(role.granted) >= node.voters.majority:
         _won(node, role, now)
-    elif len(role.refused) > len(node.voters) - node.voters.majority:
+    elif not _can_win(node, role):
         lost(node, role, now)
+
+
+def _can_win(node: Node, role: Prospective | Candidate) -> bool:
+    """Not without the votes of nodes that have refused, nor of nodes that do not answer: better to begin anew soon than to wait for them."""
+    undecided = sum(call.under_way and not call.failures for call in role.calls.values())
+    return len(role.granted) + undecided >= node.voters.majority
 
 
 def _won(node: Node, role: Prospective | Candidate, now: float) -> None:

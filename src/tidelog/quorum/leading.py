@@ -190,29 +190,20 @@ def on_log_changed(node: Node, role: Leader, now: float) -> None:
 # ---- time
 
 
-def contact_at(node: Node, role: Leader, now: float) -> float:
-    """Since when a majority has not been heard of, the leader itself included in it."""
+def abandoned_at(node: Node, role: Leader) -> float:
+    """Check-quorum: when the fetch timeout is over for so many voters that the others, the leader among them, are no majority."""
     fetched = [replica.fetched_at for replica in role.replicas.values()]
-    return node.voters.reached([now, *fetched])
-
-
-def is_abandoned(node: Node, role: Leader, now: float) -> bool:
-    """Check-quorum: no majority has fetched within the fetch timeout."""
-    return now - contact_at(node, role, now) >= node.settings.fetch_timeout_s
+    return node.voters.reached([NEVER, *fetched]) + node.settings.fetch_timeout_s
 
 
 def deadline(node: Node, role: Leader) -> float:
     due = [parked.deadline for parked in role.parked.values()]
     due += [call.retry_at for call in role.calls.values()]
-    due.append(role.announce_at)
-    if role.replicas:
-        fetched = [replica.fetched_at for replica in role.replicas.values()]
-        due.append(node.voters.reached([NEVER, *fetched]) + node.settings.fetch_timeout_s)
-    return min(due)
+    return min([role.announce_at, abandoned_at(node, role), *due])
 
 
 def on_tick(node: Node, role: Leader, now: float) -> None:
-    if is_abandoned(node, role, now):
+    if now >= abandoned_at(node, role):
         transitions.resigned(node, now, role)
         return
     answer_parked(node, role, now, news=False)

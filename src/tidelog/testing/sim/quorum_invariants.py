@@ -113,8 +113,9 @@ def _rests_on(sender: SimNode, to: int, message: Any) -> tuple[int | None, int |
 
 def durable_state(disk: SimDisk) -> ElectionState:
     """What a power loss at this moment would leave of the quorum state, at the least."""
-    directory = disk.machine.find(_METADATA_DIR)
-    node = directory.durable.get(files.QUORUM_STATE) if isinstance(directory, Directory) else None
+    node: Inode | Directory | None = disk.machine.root
+    for name in f"{_METADATA_DIR}/{files.QUORUM_STATE}".strip("/").split("/"):
+        node = node.durable.get(name) if isinstance(node, Directory) else None
     if not isinstance(node, Inode) or not node.durable:
         return ElectionState(-1)
     return state_file.decode(bytes(node.durable), files.QUORUM_STATE)
