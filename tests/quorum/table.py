@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
+from tidelog.errors import CorruptDataError
 from tidelog.quorum import effects
 from tidelog.quorum.driver import Quorum
 from tidelog.quorum.effects import Effect
@@ -19,7 +20,7 @@ from tidelog.quorum.events import Event
 from tidelog.quorum.values import QuorumSettings, SnapshotId, Voters
 from tidelog.records.batch import iter_headers
 from tidelog.records.builder import BatchBuilder
-from tidelog.storage.disk import write_file_atomically
+from tidelog.storage.disk import DiskError, write_file_atomically
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
 from tidelog.testing.sim.disk import SimDisk
@@ -55,7 +56,11 @@ class AtOnce:
     """Threads that are done before anybody looks."""
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
-        done(work())
+        try:
+            result = work()
+        except (DiskError, CorruptDataError) as error:
+            result = error
+        done(result)
 
 
 class InFlight(NamedTuple):

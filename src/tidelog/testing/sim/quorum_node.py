@@ -20,7 +20,7 @@ from tidelog.records.batch import iter_headers
 from tidelog.records.builder import BatchBuilder
 from tidelog.records.control import ControlType, control_key
 from tidelog.records.record import iter_records
-from tidelog.storage.disk import read_file, write_file_atomically
+from tidelog.storage.disk import DiskError, read_file, write_file_atomically
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.manager_checkpoint import Checkpoint
@@ -149,7 +149,7 @@ class SimNode:
             offset += 1
         try:
             end_offset = quorum.append(encoded, quorum.epoch)
-        except NotLeader:
+        except (NotLeader, DiskError):  # the node has been told of the latter
             return
         quorum.when_committed(end_offset, partial(self.world.client_told, self, end_offset, value))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -189,9 +190,8 @@ class QuorumWorld:
             return
         for other in self.nodes.values():
             if other.loop.is_alive and other.id != node_id and self.rng.random() < 0.8:
-                other.loop.call_later(
-                    self.rng.uniform(0, 0.01), lambda other=other: other.quorum.disconnected(node_id)
-                )  # type: ignore[misc]
+                tell = partial(other.quorum.disconnected, node_id)
+                other.loop.call_later(self.rng.uniform(0, 0.01), tell)
 
     def node_failed(self, node: SimNode, error: Exception) -> None:
         if not isinstance(error, DiskError):
