@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -27,12 +29,11 @@ def test_a_state_is_read_as_it_was_written(state: ElectionState) -> None:
     assert state_file.read(disk.crash("lose_unsynced"), "/data") == state
 
 
-def test_it_is_kafkas_json_of_fixed_voters() -> None:
-    text = state_file.encode(ElectionState(7, 3, 2), VOTERS).decode()
-    assert text == (
-        '{"clusterId":"","leaderId":3,"leaderEpoch":7,"votedId":2,"appliedOffset":0,'
-        '"currentVoters":[{"voterId":1},{"voterId":2},{"voterId":3}],"data_version":0}'
-    )
+def test_the_example_in_the_docs_is_what_is_written() -> None:
+    text = (Path(__file__).parents[2] / "docs/formats/quorum-state.md").read_text()
+    block = re.search(r"<!-- example: quorum-state -->\n```\n(.*?)\n```", text, re.S)
+    assert block is not None
+    assert state_file.encode(ElectionState(7, 3, 2), VOTERS).decode() == block[1]
 
 
 def test_version_1_is_read_too() -> None:

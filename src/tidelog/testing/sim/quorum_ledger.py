@@ -34,7 +34,7 @@ class Ledger:
         self.digests: dict[int, bytes] = {0: EMPTY_DIGEST}
         self.epochs: dict[int, int] = {}  # of the batch that ends at an offset
         self.end_offset = 0
-        self.acknowledged: dict[int, bytes] = {}  # end offset → the value that a client was told is there
+        self._contents: dict[int, bytes] = {}  # of the batch that ends at an offset
 
     def note(self, node_id: int, records: bytes) -> None:
         """A node says that these are committed."""
@@ -57,3 +57,11 @@ class Ledger:
         self.digests[header.next_offset] = next_digest(self.digests[header.base_offset], batch)
         self.epochs[header.next_offset] = header.partition_leader_epoch
         self.end_offset = header.next_offset
+        self._contents[header.next_offset] = batch
+
+    def acknowledge(self, node_id: int, end_offset: int, value: bytes) -> None:
+        """A client was told that its value is committed. What is committed stays (`note`), so this is the moment to look."""
+        if value not in self._contents.get(end_offset, b""):
+            raise Violation(
+                f"I14: node {node_id} acknowledges {value!r} before offset {end_offset}, where it was not committed"
+            )
