@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,13 @@ from tidelog.wire.messages.describe_quorum import DescribeQuorumResponse
 
 _LOOK_AGAIN_S: Final = 0.005
 _SHORTEST_WAIT_S: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _BeginAt:
+    """The second half of `InstallSnapshot`, on the loop: the snapshot is durable."""
+
+    snapshot: SnapshotId
 
 
 class NotLeader(TidelogError):
@@ -81,7 +89,7 @@ class Quorum:
         self.log: QuorumLog = open_history(log, now_ms=clock.wall_ms())
         self.core = QuorumCore(settings, self.log, rng, state_file.read(self._disk, self._directory))
         self._events: deque[Event] = deque()
-        self._effects: deque[Effect] = deque()
+        self._effects: deque[Effect | _BeginAt] = deque()
         self._answers: dict[int, Callable[[Any], None]] = {}
         self._token = 0
         self._waiters = CommitWaiters()
@@ -133,6 +141,7 @@ class Quorum:
         self._answers.clear()
         if self._timer is not None:
             self._timer.cancel()
+        self._waiters.gave_up()
 
     def describe(self) -> DescribeQuorumResponse:
         return describe(self.core, self._clock)
@@ -255,12 +264,11 @@ class Quorum:
     def _fail(self, error: Exception) -> None:
         if not self._is_over:
             self.close()
-            self._waiters.gave_up()
             self._listener.failed(error)
 
     # ---- effects
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect | _BeginAt) -> None:
         match effect:
             case effects.Send():
                 self._send(effect)
@@ -283,7 +291,7 @@ class Quorum:
             case _:
                 self._change_log(effect)
 
-    def _change_log(self, effect: Effect) -> None:
+    def _change_log(self, effect: Effect | _BeginAt) -> None:
         now_ms = self._clock.wall_ms()
         match effect:
             case effects.AppendLeaderChange(epoch, voters, granting):
@@ -309,10 +317,13 @@ class Quorum:
                 self.log.snapshots.write_part(snapshot, position, data)
                 self._events.appendleft(events.SnapshotWritten())
             case effects.InstallSnapshot(snapshot):
-                if self._must_wait_for_files(effect):
-                    return
                 install = partial(self.log.snapshots.install, snapshot)
                 self._hold_up(install, partial(self._installed, snapshot))
+            case _BeginAt(snapshot):
+                if self._must_wait_for_files(effect):
+                    return
+                self.log.begin_at(snapshot, now_ms=now_ms)
+                self._events.appendleft(events.SnapshotInstalled(snapshot))
 
     def _send(self, effect: effects.Send) -> None:
         def answered(response: Any | None) -> None:
@@ -332,12 +343,16 @@ class Quorum:
         self._is_held_up = True
 
         def finished(result: Exception | None) -> None:
-            self._is_held_up = False
             if not self._is_over:
+                self._is_held_up = False
                 done(result)
-                self._pump()
+                self._go_on()
 
         self._offload.run(work, finished)
+
+    def _go_on(self) -> None:
+        self._pump()
+        self._begin_sync()
 
     def _persist(self, state: ElectionState) -> None:
         """In a thread. A file is no safer than the directory that it is in, and that of a new log is not durable yet."""
@@ -354,14 +369,10 @@ class Quorum:
         if isinstance(result, CorruptDataError):
             self._events.appendleft(events.SnapshotRefused(str(result)))
             return
-        try:
-            if result is not None:
-                raise result
-            self.log.begin_at(snapshot, now_ms=self._clock.wall_ms())
-        except DiskError as error:
-            self._fail(error)
-            return
-        self._events.appendleft(events.SnapshotInstalled(snapshot))
+        if result is not None:
+            self._fail(result)
+        else:
+            self._effects.appendleft(_BeginAt(snapshot))
 
     def _begin_sync_soon(self) -> None:
         if not self._sync_is_due:
@@ -369,7 +380,7 @@ class Quorum:
             self._scheduler.call_soon(self._begin_sync)
 
     def _begin_sync(self) -> None:
-        if self._is_over or self._ticket is not None or not self._sync_is_due:
+        if self._is_over or self._is_held_up or self._ticket is not None or not self._sync_is_due:
             return
         self._sync_is_due = False
         ticket = self.log.begin_flush()
@@ -393,7 +404,7 @@ class Quorum:
         self._happened(events.Synced())
         self._begin_sync()
 
-    def _must_wait_for_files(self, effect: Effect) -> bool:
+    def _must_wait_for_files(self, effect: Effect | _BeginAt) -> bool:
         """The log is not cut while a thread syncs its files or lets go of some."""
         if self._ticket is None and self.log.log.release is None:
             return False
@@ -409,5 +420,6 @@ class Quorum:
         self._is_held_up = False
 
     def _look_again(self) -> None:
-        self._is_held_up = False
-        self._pump()
+        if not self._is_over:
+            self._is_held_up = False
+            self._go_on()

@@ -33,6 +33,9 @@ def on_request(node: Node, token: int, request: VoteRequest, now: float) -> None
         transitions.unattached(
             node, epoch=part.replica_epoch, deadline=transitions.unattached_deadline(node, now)
         )
+    if part.pre_vote and part.replica_id == node.leader_id:
+        # Nobody asks this in an epoch before leading it: that leader has been started anew, or has resigned.
+        transitions.unattached(node, epoch=node.epoch, deadline=now + node.election_wait())
     if part.pre_vote:
         granted = _would_vote(node, part, now)
         if granted and isinstance(node.role, Follower | Unattached):
@@ -72,7 +75,7 @@ def _would_vote(node: Node, part: RequestPartitionData, now: float) -> bool:
     role = node.role
     if isinstance(role, Leader):
         return False
-    if isinstance(role, Follower) and node.hears_leader(now) and not role.suspects:
+    if isinstance(role, Follower) and node.hears_leader(now):
         return False
     return _has_enough(node, part)
 
@@ -147,5 +150,6 @@ def lost(node: Node, role: Prospective | Candidate, now: float) -> None:
         deadline = now + node.election_wait()
         transitions.follower(node, now, epoch=node.epoch, leader_id=node.leader_id, deadline=deadline)
         return
-    pause = node.between(node.settings.retry_backoff_s, node.settings.election_backoff_max_s)
+    longest_s = node.settings.election_backoff_max_s
+    pause = node.between(longest_s / 5, longest_s)
     transitions.unattached(node, epoch=node.epoch, deadline=now + pause)

@@ -61,8 +61,7 @@ def on_response(node: Node, role: Follower, request_id: int, response: Any | Non
         _refused(node, role, part, now)
         return
     call.failures = 0
-    node.heard_at = now
-    role.suspects = False
+    node.hear_leader(now)
     role.deadline = now + node.fetch_wait()
     if role.snapshot is not None:
         snapshots.on_piece(node, role, role.snapshot, part, now)
@@ -222,5 +221,5 @@ def _succession_wait(node: Node, ranked: list[int]) -> float:
 def on_disconnected(node: Node, role: Follower, node_id: int, now: float) -> None:
     """A dead process closes its connections: that is known long before the fetch timeout. Pre-vote makes it safe to act on it."""
     if node_id == role.leader_id and node.settings.is_voter:
-        role.suspects = True
+        node.suspects_leader = True
         role.deadline = min(role.deadline, now + node.between(0, node.settings.suspicion_s))

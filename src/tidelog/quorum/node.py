@@ -38,6 +38,8 @@ class Node:
         self.high_watermark = log.high_watermark
         self.heard_at: float | None = None
         """When the leader of this epoch last answered a fetch."""
+        self.suspects_leader = False
+        """The connection to it is lost: others who want to know whether it is still there are told no, until it answers again."""
         self._announced: tuple[int | None, int] | None = None
         self._request_id = 0
         self.out = Outbox()
@@ -56,7 +58,7 @@ class Node:
         if epoch <= self.state.epoch:
             raise AssertionError(f"epoch {epoch} after epoch {self.state.epoch}")
         self.state = ElectionState(epoch)
-        self.heard_at = None
+        self._forget_leader()
 
     def vote_for(self, node_id: int) -> None:
         if self.state.voted_id not in (None, node_id):
@@ -70,7 +72,7 @@ class Node:
             raise AssertionError(f"two leaders in epoch {self.epoch}: {self.leader_id} and {leader_id}")
         if leader_id != self.leader_id:
             self.state = self.state._replace(leader_id=leader_id)
-            self.heard_at = None
+            self._forget_leader()
 
     # ---- effects
 
@@ -128,9 +130,18 @@ class Node:
         call.retry_at = now + min(limit, self.settings.retry_backoff_s * 2 ** min(call.failures, 10))
         call.failures += 1
 
+    def hear_leader(self, now: float) -> None:
+        self.heard_at = now
+        self.suspects_leader = False
+
     def hears_leader(self, now: float) -> bool:
         """A majority of such voters keep their leader (KIP-996)."""
-        return self.heard_at is not None and now - self.heard_at < self.settings.fetch_timeout_s
+        is_recent = self.heard_at is not None and now - self.heard_at < self.settings.fetch_timeout_s
+        return is_recent and not self.suspects_leader
+
+    def _forget_leader(self) -> None:
+        self.heard_at = None
+        self.suspects_leader = False
 
 
 def answered_call(calls: dict[int, Call], request_id: int) -> tuple[int, Call] | None:

@@ -73,8 +73,6 @@ class Follower:
     leader_id: int
     deadline: float
     call: Call = field(default_factory=Call)
-    suspects: bool = False
-    """The connection to the leader is lost: others who ask whether it is still there are told no."""
     waits_for_disk: bool = False
     """What was fetched is being written or synced, or the log is being cut. The next fetch claims it (I14), and waits."""
     leader_high_watermark: int = -1

@@ -243,7 +243,7 @@ class NoNeedlessElection(Invariant):
         core, now = node.quorum.core.node, self.world.heap.now
         role = core.role
         timeout_s = self.world.settings.fetch_timeout_s * 0.9
-        if not isinstance(role, Follower) or role.suspects or core.heard_at is None:
+        if not isinstance(role, Follower) or core.suspects_leader or core.heard_at is None:
             self._served.pop(node.id, None)
             return
         heard = core.heard_at / node.loop.rate
