@@ -11,9 +11,9 @@ import pytest
 from tests.quorum.table import Always, AtOnce, Table
 from tidelog.controller.metadata_log import bootstrap_records, encode_batches
 from tidelog.errors import CorruptDataError
-from tidelog.quorum import state_file
+from tidelog.quorum import messages, state_file
 from tidelog.quorum.driver import NotLeader, Quorum
-from tidelog.quorum.values import ElectionState, QuorumSettings, SnapshotId, Voters
+from tidelog.quorum.values import ElectionState, LogEnd, QuorumSettings, SnapshotId, Voters
 from tidelog.records.batch import iter_headers, read_header
 from tidelog.storage.disk import DiskError
 from tidelog.storage.log_manager import LogManager
@@ -238,3 +238,28 @@ def test_describe_tells_what_the_leader_knows_of_everybody() -> None:
         assert now_ms - 1000 < replica.last_caught_up_timestamp <= now_ms
     other = table.players[2].quorum.describe().topics[0].partitions[0]
     assert (other.leader_id, other.error_code) == (1, 6)
+
+
+class Stuck:
+    """Threads that never come back."""
+
+    def run(self, work: Any, done: Any, /) -> None:
+        pass
+
+
+def test_a_node_whose_disk_hangs_waits_in_peace() -> None:
+    """It once looked at the clock every microsecond, and remembered each look."""
+    table = Table([1, 2, 3], [])
+    table.start(1)
+    table.stabilize()
+    player = table.players[1]
+    player.quorum._offload = Stuck()
+    candidate = QuorumSettings(2, Voters.of((1, 2, 3)), "table")
+    request = messages.vote_request(candidate, 1, epoch=5, end=LogEnd(0, 0), pre_vote=False)
+    answers: list[Any] = []
+    player.quorum.handle(request, answers.append)
+    before = table.heap.events
+    end = table.heap.now + 0.8  # longer than the election timeout
+    while table.heap.step(end):
+        assert table.heap.events - before < 20
+    assert answers == []

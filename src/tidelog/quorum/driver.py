@@ -234,7 +234,8 @@ class Quorum:
         self._look_whether_settled()
 
     def _set_timer(self) -> None:
-        deadline = NEVER if self._is_over else self.core.deadline
+        # While the disk holds everything up, nothing can be done about what is due.
+        deadline = NEVER if self._is_over or self._is_held_up else self.core.deadline
         if deadline == self._timer_at:
             return
         if self._timer is not None:

@@ -15,6 +15,7 @@ from tidelog.errors import CorruptDataError
 from tidelog.quorum.driver import NotLeader, Quorum
 from tidelog.quorum.effects import Effect
 from tidelog.quorum.events import Event
+from tidelog.quorum.snapshot_store import check_whole
 from tidelog.quorum.values import QuorumSettings, SnapshotId
 from tidelog.records.batch import iter_headers
 from tidelog.records.builder import BatchBuilder
@@ -212,8 +213,12 @@ def _control(kind: ControlType, value: bytes, offset: int, epoch: int, now_ms: i
 
 
 def snapshot_digest(data: bytes) -> bytes:
-    for position, header in iter_headers(data):
-        if not header.is_control:
-            value = next(iter(iter_records(data, position, header))).value
-            return bytes(value or b"")[:16]
+    try:
+        check_whole(data, "snapshot")
+        for position, header in iter_headers(data):
+            if not header.is_control:
+                value = next(iter(iter_records(data, position, header))).value
+                return bytes(value or b"")[:16]
+    except CorruptDataError as error:
+        raise Violation(f"I15: a snapshot that is believed to be durable is not sound: {error}") from error
     raise Violation("I15: a snapshot without content")
