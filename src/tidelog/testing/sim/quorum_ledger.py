@@ -34,15 +34,23 @@ class Ledger:
         self.digests: dict[int, bytes] = {0: EMPTY_DIGEST}
         self.epochs: dict[int, int] = {}  # of the batch that ends at an offset
         self.end_offset = 0
+        self._ends: dict[
+            int, int
+        ] = {}  # epoch → where the committed log ended when somebody last added to it in that epoch
         self._contents: dict[int, bytes] = {}  # of the batch that ends at an offset
 
-    def note(self, node_id: int, records: bytes) -> None:
-        """A node says that these are committed."""
+    def committed_before(self, epoch: int) -> int:
+        """Where the log ended that was committed in earlier epochs. A node may be told late that it won an old one."""
+        return max((end_offset for known, end_offset in self._ends.items() if known < epoch), default=0)
+
+    def note(self, node_id: int, epoch: int, records: bytes) -> None:
+        """A node says, in this epoch, that these are committed."""
         for position, header in iter_headers(records):
             found = CommittedBatch(header.partition_leader_epoch, header.crc, header.next_offset)
             known = self.batches.get(header.base_offset)
             if known is None:
                 self._add(header, found, records[position : position + header.size])
+                self._ends[epoch] = self.end_offset
             elif known != found:
                 raise Violation(
                     f"I12: node {node_id} has {found} committed at offset {header.base_offset}, where {known} was committed before"

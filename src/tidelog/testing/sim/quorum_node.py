@@ -108,7 +108,7 @@ class SimNode:
     def committed(self, high_watermark: int) -> None:
         while self.applied_offset < high_watermark:
             records = self.quorum.read(self.applied_offset, 1 << 20)
-            self.world.ledger.note(self.id, records)
+            self.world.ledger.note(self.id, self.quorum.epoch, records)
             for position, header in iter_headers(records):
                 if header.base_offset != self.applied_offset:
                     raise Violation(
