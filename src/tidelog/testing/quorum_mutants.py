@@ -112,8 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("Q4", "a vote for a shorter log", (function(election._has_enough, _always(True)),)),
     Mutant("Q5", "a log is opened without a look at its snapshots", (function(log.open_history, _begins_without_looking),)),
     Mutant("Q6", "a state that was read is taken for durable", (attribute(Node, "__init__", _believes_what_it_read),)),
-    Mutant("Q7", "a log of another history keeps its end behind a snapshot", (function(log._is_another_history, _always(False)),)),
-    Mutant("Q8", "pre-votes are given although the leader is heard", (attribute(Node, "hears_leader", _always(False)),)),
+    Mutant("Q7", "pre-votes are given although the leader is heard", (attribute(Node, "hears_leader", _always(False)),)),
 )  # fmt: skip
 
 

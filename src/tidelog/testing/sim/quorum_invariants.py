@@ -199,12 +199,12 @@ class SnapshotAtLogStart(Invariant):
 
     def stepped(self, node: SimNode, effects: list[Effect]) -> None:
         log = node.quorum.log
-        if log.start_offset > 0:
-            latest = log.latest_snapshot
-            if latest is None or not log.start_offset <= latest.end_offset <= log.end.offset:
-                raise Violation(
-                    f"I15: node {node.id}'s log is {log.start_offset} to {log.end.offset}, its snapshot {latest}"
-                )
+        latest = log.latest_snapshot
+        reach = 0 if latest is None else latest.end_offset
+        if not log.start_offset <= reach <= log.end.offset and (log.start_offset or reach):
+            raise Violation(
+                f"I15: node {node.id}'s log is {log.start_offset} to {log.end.offset}, its snapshot {latest}"
+            )
         is_leader = isinstance(node.quorum.core.node.role, Leader)
         if is_leader and any(isinstance(effect, LoadSnapshot) for effect in effects):
             raise Violation(f"I15: node {node.id} leads, and loads a snapshot")
