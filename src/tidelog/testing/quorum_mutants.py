@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.quorum import election, following, leading, log, state_file, transitions
+from tidelog.quorum import election, following, leading, state_file, transitions
 from tidelog.quorum.effects import Effect, Outbox
 from tidelog.quorum.node import Node
 from tidelog.quorum.roles import NEVER, Follower, Leader
@@ -17,7 +17,6 @@ from tidelog.quorum.snapshot_store import SnapshotStore
 from tidelog.quorum.values import ElectionState, SnapshotId, Voters
 from tidelog.storage import files
 from tidelog.storage.disk import Disk
-from tidelog.storage.log import Log
 from tidelog.testing.mutants import Mutant, attribute, function
 
 
@@ -76,27 +75,12 @@ def _counts_its_own_end(original: Any) -> Any:
     return advance
 
 
-def _commits_earlier_epochs(original: Any) -> Any:
-    def advance(node: Node, role: Leader) -> None:
-        ends = [replica.end_offset for replica in role.replicas.values()]
-        node.advance_high_watermark(int(node.voters.reached([node.log.synced_offset, *ends])))
-
-    return advance
-
-
 def _believes_what_it_read(original: Any) -> Any:
     def init(self: Node, settings: Any, view: Any, rng: Any, stored: ElectionState | None) -> None:
         original(self, settings, view, rng, stored)
         self.persisted = stored
 
     return init
-
-
-def _begins_without_looking(original: Any) -> Any:
-    def open_history(opened: Log, *, now_ms: int) -> log.QuorumLog:
-        return log.QuorumLog(opened, SnapshotStore(opened.disk, opened.directory))
-
-    return open_history
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -108,11 +92,8 @@ MUTANTS: tuple[Mutant, ...] = (
         attribute(SnapshotStore, "install", _install_without_sync),)),
     Mutant("Q1", "a follower claims what it has not synced", (function(following.on_disk_settled, _claims_what_is_not_synced),)),
     Mutant("Q2", "a leader counts what it has not synced", (function(leading.advance, _counts_its_own_end),)),
-    Mutant("Q3", "records of an earlier epoch are committed by counting", (function(leading.advance, _commits_earlier_epochs),)),
-    Mutant("Q4", "a vote for a shorter log", (function(election._has_enough, _always(True)),)),
-    Mutant("Q5", "a log is opened without a look at its snapshots", (function(log.open_history, _begins_without_looking),)),
-    Mutant("Q6", "a state that was read is taken for durable", (attribute(Node, "__init__", _believes_what_it_read),)),
-    Mutant("Q7", "pre-votes are given although the leader is heard", (attribute(Node, "hears_leader", _always(False)),)),
+    Mutant("Q3", "a vote for a shorter log", (function(election._has_enough, _always(True)),)),
+    Mutant("Q4", "a state that was read is taken for durable", (attribute(Node, "__init__", _believes_what_it_read),)),
 )  # fmt: skip
 
 
