@@ -36,6 +36,7 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     partitions_per_cluster_max: int = 200_000
     records_per_request_max: int = 10_000
+    elections_per_balance_max: int = 1000
 
 
 class ConfigValidator(Protocol):
