@@ -139,7 +139,9 @@ class Controller:
         )
 
     def broker_heartbeat(
-        self, request: BrokerHeartbeatRequest, progress: ShutdownProgress
+        self,
+        request: BrokerHeartbeatRequest,
+        progress: ShutdownProgress = ShutdownProgress(),  # noqa: B008
     ) -> ControllerResult[BrokerHeartbeatResponse]:
         return broker_heartbeat(self._image, request, self._settings, progress)
 
