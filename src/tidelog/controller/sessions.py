@@ -5,7 +5,7 @@ deadlines; that a broker is fenced when its own has passed is `service`'s busine
 
 A connection that broke is a hint that the process behind it is dead: the session is cut to `disconnected_s`, and any heartbeat within
 that time makes it whole again. A controller that was itself stopped for a while (a pause, a machine without CPU) has heard nobody,
-and nobody is to blame: `overslept` gives that time back, at most one session's worth between two heartbeats.
+and nobody is to blame: `overslept` gives that time back, once between two heartbeats.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ UNKNOWN_OFFSET = -1
 class Session:
     """One run of one broker. `heard`: it has spoken to this controller. Offsets are those of the metadata log."""
 
-    __slots__ = ("deadline", "epoch", "forgiven_s", "heard", "metadata_offset", "shutdown_offset")
+    __slots__ = ("deadline", "epoch", "forgiven", "heard", "metadata_offset", "shutdown_offset")
 
     def __init__(self, epoch: int, deadline: float) -> None:
         self.epoch = epoch
         self.deadline = deadline
         self.heard = False
-        self.forgiven_s = 0.0
+        self.forgiven = False
         self.metadata_offset = UNKNOWN_OFFSET
         self.shutdown_offset: int | None = None
         """What the others must know before this broker may stop."""
@@ -52,7 +52,7 @@ class SessionTable:
         if session is None or session.epoch != epoch:
             session = self._sessions[broker_id] = Session(epoch, 0.0)
         session.heard = True
-        session.forgiven_s = 0.0
+        session.forgiven = False
         session.deadline = now + self._timeout_s
         return session
 
@@ -69,11 +69,11 @@ class SessionTable:
         if session is not None:
             session.deadline = min(session.deadline, now + self._disconnected_s)
 
-    def overslept(self, late_s: float) -> None:
+    def overslept(self, gap_s: float) -> None:
         for session in self._sessions.values():
-            given = min(late_s, self._timeout_s - session.forgiven_s)
-            session.forgiven_s += given
-            session.deadline += given
+            if not session.forgiven:
+                session.forgiven = True
+                session.deadline += gap_s
 
     def end(self, broker_id: int) -> None:
         self._sessions.pop(broker_id, None)
