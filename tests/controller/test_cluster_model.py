@@ -1,0 +1,45 @@
+"""Anything in any order, on five brokers and three controllers: the metadata keeps its promises, and the model would notice if not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.cluster_invariants import Violation
+from tests.controller.cluster_model import ClusterModel
+from tidelog.testing.controller_mutants import CONTROLLER_MUTANTS
+from tidelog.testing.mutants import Mutant
+
+SEEDS = 24
+STEPS = 250
+MUTANT_SEEDS = 60
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_metadata_keeps_its_promises(seed: int) -> None:
+    ClusterModel(seed).run(STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 3000))
+def test_the_metadata_keeps_its_promises_for_long(seed: int) -> None:
+    ClusterModel(seed).run(2 * STEPS)
+
+
+@pytest.mark.parametrize("mutant", CONTROLLER_MUTANTS, ids=str)
+def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+    with mutant.applied(), pytest.raises((Violation, ValueError)):
+        for seed in range(MUTANT_SEEDS):
+            ClusterModel(seed).run(STEPS)
+
+
+def test_the_model_gets_everywhere() -> None:
+    """A model in which the rare never happens would prove nothing."""
+    reached: set[str] = set()
+    for seed in range(SEEDS):
+        model = ClusterModel(seed)
+        model.run(STEPS)
+        reached |= model.reached
+    assert reached >= {
+        "write", "clean stop", "unclean", "last known",
+        "NONE", "INELIGIBLE_REPLICA", "FENCED_LEADER_EPOCH", "INVALID_UPDATE_VERSION",
+    }  # fmt: skip
