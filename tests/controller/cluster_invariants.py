@@ -10,6 +10,8 @@ from tidelog.controller.elections import rules_for
 from tidelog.controller.image import LeaderRecoveryState, MetadataImage, PartitionImage
 from tidelog.controller.last_known import is_abandoned
 from tidelog.controller.result import ControllerSettings
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 
 class Violation(AssertionError):
@@ -63,6 +65,24 @@ def check_change(
             _check_election(
                 was, now, rules_for(after, topic.name, settings).unclean_allowed or by_hand, where
             )
+
+
+def check_accepted(
+    image: MetadataImage, request: AlterPartitionRequest, response: AlterPartitionResponse
+) -> None:
+    """A proposal that was accepted on this image: it spoke of the partition as it was, and of brokers as they are."""
+    for asked, answered in zip(request.topics, response.topics, strict=True):
+        for proposal, answer in zip(asked.partitions, answered.partitions, strict=True):
+            if answer.error_code != ErrorCode.NONE:
+                continue
+            partition = image.topics_by_id[asked.topic_id].partitions[proposal.partition_index]
+            epochs = (proposal.leader_epoch, proposal.partition_epoch)
+            current = (partition.leader_epoch, partition.partition_epoch)
+            require(epochs == current, "an ISR changes only as it was known (H4)", (proposal, partition))
+            for member in proposal.new_isr_with_epochs:
+                broker = image.brokers[member.broker_id]
+                require(broker.active, "no fenced broker joins (I22)", (proposal, broker))
+                require(broker.epoch == member.broker_epoch, "no earlier run joins (I22)", (proposal, broker))
 
 
 def _check_election(was: PartitionImage, now: PartitionImage, unclean_allowed: bool, where: str) -> None:

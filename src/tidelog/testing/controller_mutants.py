@@ -6,6 +6,7 @@ M-numbers are those of the zoo, C-numbers are more of the kind. See `mutants` fo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tidelog.controller import alter_partition, elections, min_insync
@@ -23,7 +24,7 @@ def _forgives_lost_data(original: Any) -> Any:
 def _takes_any_partition_epoch(original: Any) -> Any:
     def problem(image: Any, sender: int, partition: Any, proposal: Any) -> Any:
         if partition is not None:
-            proposal.partition_epoch = partition.partition_epoch
+            proposal = replace(proposal, partition_epoch=partition.partition_epoch)
         return original(image, sender, partition, proposal)
 
     return problem
