@@ -31,7 +31,7 @@ from tidelog.wire.messages.alter_partition import (
 )
 
 UNCHECKED_EPOCH = -1
-"""Stands for a broker epoch that the leader does not know; the others still protect."""
+"""Stands for a broker epoch that the leader does not know: it is not compared."""
 
 
 def alter_partition(
