@@ -171,7 +171,11 @@ class Broker:
             lambda partition, error: self.partitions.disk_failed(partition, error),
         )
         self.partitions = PartitionTable(
-            self.logs, self.group_commit, self._policy_of, on_dir_offline=self._dir_is_offline
+            self.logs,
+            self.group_commit,
+            self._policy_of,
+            broker_id=self.node_id,
+            on_dir_offline=self._dir_is_offline,
         )
 
     def _bind(self) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidelog.broker.topic_policy import TopicPolicy
 from tidelog.errors import RequestError, TidelogError
+from tidelog.replication.assignment import Assignment
 from tidelog.replication.partition import FlushQueue, Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
@@ -47,8 +48,10 @@ class PartitionTable:
         flush_queue: FlushQueue,
         policy_of: Callable[[str], TopicPolicy],
         *,
+        broker_id: int,
         on_dir_offline: Callable[[str], None],
     ) -> None:
+        self._broker_id = broker_id
         self._logs = logs
         self._flush_queue = flush_queue
         self._policy_of = policy_of
@@ -94,7 +97,7 @@ class PartitionTable:
         """
         known = self._by_topic.get(topic, {}).get(index)
         if known is not None and known.topic_id == topic_id:
-            known.lead_in_epoch(leader_epoch)
+            known.assign(Assignment.alone(self._broker_id, leader_epoch))
             return True
         self._names[topic_id] = topic
         self._offline.setdefault(topic, set()).add(index)  # until it is open
@@ -126,12 +129,12 @@ class PartitionTable:
             log.partition,
             topic_id,
             log,
-            leader_epoch=leader_epoch,
+            broker_id=self._broker_id,
             rules=policy.rules,
             durable=policy.durable,
             flush_queue=self._flush_queue,
         )
-        partition.begin_leading()
+        partition.assign(Assignment.alone(self._broker_id, leader_epoch))
         self._by_topic.setdefault(log.topic, {})[log.partition] = partition
         self._offline[log.topic].discard(log.partition)
 

@@ -25,6 +25,7 @@ from tidelog.broker.pending import Pending
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
 from tidelog.replication.partition import Partition
+from tidelog.replication.truncation import divergence
 from tidelog.storage.cold_read import ColdBytes, find_cold, warm_all
 from tidelog.storage.disk import DiskError, FileRange
 from tidelog.wire.codec import request_decoder
@@ -305,7 +306,7 @@ class _Fetch:
         last_stable_offset = log.last_stable_offset
         end = last_stable_offset if self.committed_only else log.high_watermark
         if target.last_fetched_epoch >= 0:
-            diverging = _diverging(partition, target)
+            diverging = divergence(log, last_fetched_epoch=target.last_fetched_epoch, fetch_offset=offset)
             if diverging is not None:
                 return Fetched(
                     index,
@@ -349,13 +350,3 @@ def _let_go(found: list[_Read]) -> None:
     for fetched, _ in found:
         if isinstance(fetched.records, FileRange):
             fetched.records.release()
-
-
-def _diverging(partition: Partition, target: FetchTarget) -> tuple[int, int] | None:
-    """KIP-595: a reader whose last epoch ended earlier in our log than it thinks has records that we do not have."""
-    epoch, end_offset = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
-    if epoch < 0:
-        raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
-        return epoch, end_offset
-    return None
