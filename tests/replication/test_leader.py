@@ -47,6 +47,16 @@ def test_a_durable_leader_counts_what_it_has_synced() -> None:
     assert leader.ends == (3, 3)
 
 
+def test_who_is_in_sync_alone_commits_alone() -> None:
+    leader = leading(isr=(1,))
+    leader.append(2)
+    assert leader.ends == (2, 2)
+    durable = leading(isr=(1,), durable=True)
+    durable.append(2)
+    durable.queue.run()
+    assert durable.ends == (2, 2)
+
+
 def test_acks_all_is_refused_while_too_few_are_in_sync() -> None:
     leader = leading(isr=(1,), min_isr=2)
     with pytest.raises(RequestError) as caught:

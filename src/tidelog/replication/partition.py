@@ -178,7 +178,9 @@ class Partition:
             self._flush_queue.request(self)
         elif not result.duplicate:
             log = self.log
-            if not leader.remotes:
+            if leader.remotes:
+                self._advance()  # the others may all be out of sync
+            else:
                 self._advance_high_watermark(log.log_end_offset)
             if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
                 self._flush_queue.request(self)

@@ -84,6 +84,7 @@ def serve(world: StorageWorld, disk: SimDisk, operations: int) -> LogManager:
         manager,
         _NoFlushes(),
         lambda topic: TopicPolicy(SMALL, BatchRules(), True),
+        broker_id=1,
         on_dir_offline=lambda path: None,
     )
     for topic, index, partition in image.partitions():

@@ -170,6 +170,7 @@ class SimBroker:
         self.broker_epoch = -1
         self.image: Image | None = None
         self.wants_shutdown = False
+        self._beats = False
         self.on_counted: Callable[[ReplicaFetch], None] = lambda fetch: None
         self.may_stop = False
         self._rng = rng
@@ -247,19 +248,27 @@ class SimBroker:
             self.process.call_later(0.1, self._register)
         else:
             self.broker_epoch = answer.broker_epoch
-            self._heartbeat()
+            if not self._beats:
+                self._beats = True
+                self._heartbeat()
 
     def _heartbeat(self) -> None:
         version = self.image.version if self.image is not None else 0
         beat = Heartbeat(self.broker_id, self.broker_epoch, version, self.wants_shutdown)
 
         def answered(answer: HeartbeatAnswer | None) -> None:
-            if answer is not None:
+            if answer is not None and answer.must_register:
+                if beat.broker_epoch == self.broker_epoch:
+                    self.broker_epoch = -1
+                    self.lossless = True  # what was lost before this run, it has told
+                    self._register()
+            elif answer is not None:
                 self.may_stop = answer.may_stop
                 if answer.image is not None:
                     self._take(answer.image)
 
-        self._peers.ask(CONTROLLER_ID, beat, answered, timeout_s=1.0)
+        if self.broker_epoch >= 0:
+            self._peers.ask(CONTROLLER_ID, beat, answered, timeout_s=1.0)
         self.process.call_later(HEARTBEAT_S, self._heartbeat)
 
     def _take(self, image: Image) -> None:

@@ -47,6 +47,8 @@ class Heartbeat(NamedTuple):
 class HeartbeatAnswer(NamedTuple):
     image: Image | None
     may_stop: bool = False
+    must_register: bool = False
+    """Another run has registered meanwhile, or a message of an earlier one came late."""
 
 
 class Publish(NamedTuple):
@@ -132,7 +134,7 @@ class SimController:
     def _heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         known = self.registrations.get(request.broker_id)
         if known is None or known.broker_epoch != request.broker_epoch:
-            return HeartbeatAnswer(None)
+            return HeartbeatAnswer(None, must_register=True)
         known.heard_at = self.heap.now
         if request.wants_shutdown and not known.shutting_down:
             known.shutting_down = True

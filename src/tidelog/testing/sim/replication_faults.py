@@ -75,7 +75,7 @@ class Nemesis:
         kind[0]()
         self._world.heap.after(self._rng.random() * 2 * self._pause_s, self._strike)
 
-    def _later(self, delay: float, action: Callable[[], None]) -> None:
+    def _later(self, delay: float, action: Callable[[], object]) -> None:
         def act() -> None:
             if not self._stopped:
                 action()

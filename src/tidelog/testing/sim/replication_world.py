@@ -7,6 +7,7 @@ right by itself. After every step the invariants are asked. The same seed gives 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Final, NamedTuple
@@ -72,7 +73,7 @@ class ReplicationWorld:
         self._rates = {broker_id: 1.0 + (rng.random() - 0.5) * 0.1 for broker_id in self.replicas}
         self._truncations = 0
         for broker_id in self.replicas:
-            self.heap.after(rng.random() * 0.2, lambda broker_id=broker_id: self.start(broker_id))
+            self.heap.after(rng.random() * 0.2, partial(self.start, broker_id))
         self.producers = self._make_producers(rng)
         self.readers = [
             SimReader(
