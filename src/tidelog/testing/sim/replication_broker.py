@@ -42,6 +42,7 @@ from tidelog.testing.sim.replication_controller import (
 )
 from tidelog.testing.sim.replication_events import EventHeap, Process
 from tidelog.testing.sim.replication_network import Network, NetworkPeers
+from tidelog.testing.sim.storage_checks import Violation
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.fetch import (
     EpochEndOffset,
@@ -511,7 +512,7 @@ class _ReplicaFetch:
         except RequestError as error:
             return replace(data, error_code=error.code)
         except CorruptDataError as error:
-            raise AssertionError(f"no disk rots in this simulation: {error}") from error
+            raise Violation("LogsAreSound", f"broker {broker.broker_id}: {error}") from error
         if found.range is not None:
             data.records = found.range.read()
             found.range.release()

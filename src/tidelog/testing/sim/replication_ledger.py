@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog.errors import CorruptDataError
 from tidelog.records.batch import BatchHeader, iter_headers
 from tidelog.replication.leader import Leader, ReplicaFetch
 from tidelog.testing.sim.replication_broker import SimBroker
 from tidelog.testing.sim.replication_checks import Invariant
 from tidelog.testing.sim.replication_controller import Image, SimController
+from tidelog.testing.sim.storage_checks import Violation
 
 
 class Batch(NamedTuple):
@@ -127,7 +129,10 @@ class Ledger:
         log = replica.broker.log
         offset = max(replica.end_offset, log.log_start_offset)
         while offset < log.log_end_offset:
-            found = log.read(offset, 1 << 20, end_offset=log.log_end_offset)
+            try:
+                found = log.read(offset, 1 << 20, end_offset=log.log_end_offset)
+            except CorruptDataError as error:
+                raise Violation("LogsAreSound", f"broker {replica.broker.broker_id}: {error}") from error
             assert found.range is not None
             for _, header in iter_headers(found.range.read()):
                 replica.batches.append(Batch.of(header))
