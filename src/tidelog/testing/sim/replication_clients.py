@@ -8,7 +8,9 @@ from typing import Final
 from tidelog.records.batch import iter_headers, read_header
 from tidelog.records.builder import BatchBuilder
 from tidelog.replication.assignment import NO_LEADER
-from tidelog.testing.sim.replication_broker import (
+from tidelog.testing.sim.replication_events import EventHeap, Process
+from tidelog.testing.sim.replication_ledger import Batch, Ledger
+from tidelog.testing.sim.replication_messages import (
     Latest,
     LatestAnswer,
     Leads,
@@ -18,8 +20,6 @@ from tidelog.testing.sim.replication_broker import (
     ReadAnswer,
     WhoLeads,
 )
-from tidelog.testing.sim.replication_events import EventHeap, Process
-from tidelog.testing.sim.replication_ledger import Batch, Ledger
 from tidelog.testing.sim.replication_network import Network, NetworkPeers
 from tidelog.testing.sim.storage_checks import Violation
 from tidelog.wire.error_codes import ErrorCode
