@@ -24,6 +24,9 @@ class Invariant:
 
     def began_to_lead(self, replica: Replica) -> None: ...
 
+    def appended(self, replica: Replica, before: int) -> None:
+        """Its log had `before` batches."""
+
     def truncated(self, replica: Replica, removed: list[Batch]) -> None: ...
 
     def watermark_moved(self, replica: Replica, before: int) -> None: ...
@@ -164,6 +167,14 @@ class OnlyThisEpochCounts(Invariant):
             raise self.broken(f"{fetch} was counted after one of run {self._runs[place]}")
         self._runs[place] = fetch.broker_epoch
 
+    def watermark_moved(self, replica: Replica, before: int) -> None:
+        leader, broker = replica.leader, replica.broker
+        if leader is None or replica.high_watermark <= before:
+            return
+        for other in leader.isr.maximal - {broker.broker_id}:
+            if (broker.incarnation, leader.epoch, other) not in self._runs:
+                raise self.broken(f"broker {other} counts in epoch {leader.epoch}, and has not fetched in it")
+
 
 class IsrAndElrAreApart(Invariant):
     """I23, of the simulation's own controller."""
@@ -188,6 +199,28 @@ class OnlyFollowersTruncate(Invariant):
                 raise self.broken(f"broker {replica.broker.broker_id} cut off {batch}, which is committed")
         if replica.leader is not None and replica.broker.partition.leader is replica.leader:
             raise self.broken(f"broker {replica.broker.broker_id} leads and has cut its log")
+
+
+class FollowersTakeFromTheirLeader(Invariant):
+    """I25: what enters a follower's log stands, there, in the log of the leader that it follows; leaders take nothing from anybody."""
+
+    def appended(self, replica: Replica, before: int) -> None:
+        follower, leader = replica.broker.partition.follower, replica.broker.partition.leader
+        if leader is not None and replica.batches[-1].leader_epoch != leader.epoch:
+            raise self.broken(f"broker {replica.broker.broker_id} leads and took {replica.batches[-1]}")
+        source = self.ledger.replicas.get(follower.leader_id) if follower is not None else None
+        if (
+            follower is None
+            or source is None
+            or source.leader is None
+            or source.leader.epoch != follower.epoch
+        ):
+            return
+        new = replica.batches[before:]
+        if new != source.batches[before : len(replica.batches)]:
+            raise self.broken(
+                f"broker {replica.broker.broker_id} took {new[0]}, which broker {follower.leader_id} does not have in epoch {follower.epoch}"
+            )
 
 
 class ReadsAgree(Invariant):
@@ -236,10 +269,11 @@ class LatestNeverGoesBack(Invariant):
 class LateFollowersLeave(Invariant):
     """M34: a follower that has not caught up with its leader for much longer than the lag time is not in the ISR any more.
 
-    While the leader runs without a pause; a proposal that is under way is as good as having left.
+    A follower that is late from some moment on is known to be a lag time later, and is looked at within half of one. While the leader runs
+    without a pause; a proposal that is under way is as good as having left.
     """
 
-    PATIENCE = 2.5
+    PATIENCE = 2.0
 
     def __init__(self, lag_s: float) -> None:
         self._lag_s = lag_s
@@ -308,6 +342,7 @@ def invariants(lag_s: float) -> list[Invariant]:
         OnlyThisEpochCounts(),
         IsrAndElrAreApart(),
         OnlyFollowersTruncate(),
+        FollowersTakeFromTheirLeader(),
         ReadsAgree(),
         AcknowledgedIsCommitted(),
         AppendedOnce(),

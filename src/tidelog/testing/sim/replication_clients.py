@@ -207,7 +207,7 @@ class SimReader(_Client):
         self._furthest = max(self._furthest, self.offset)
         if self.offset == before and not self.settled and self.rng.random() < 0.05:
             self.offset = 0
-        self.process.call_later(0.04 if self.settled else self.rng.random() * self._pause_s, self._next)
+        self.process.call_later(0.015 if self.settled else self.rng.random() * self._pause_s, self._next)
 
     def _ask_latest(self) -> None:
         """Of whoever may lead: only answers of leaders count, and what was told before the question was asked."""

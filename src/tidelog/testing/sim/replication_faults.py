@@ -51,6 +51,9 @@ class Nemesis:
             corruption=rng.choice((0.0, 0.0, 0.02)),
         )
         world.heap.after(0.5 + rng.random(), self._strike)
+        self._restless_s = rng.choice((0.0, 0.0, 0.3, 1.0))
+        if self._restless_s:
+            self._later(1.0, self._move_again)
 
     def stop(self) -> None:
         """Everything heals: the network is sound, whoever hangs goes on, whoever is down comes back."""
@@ -59,12 +62,7 @@ class Nemesis:
         network.weather = Weather()
         network.cut.clear()
         network.slow.clear()
-        for broker in self._world.brokers.values():
-            broker.process.paused_until = 0.0
-        self._world.options = self._world.options._replace(fetch_bytes_max=1 << 20, sync_s=0.002)
-        for broker_id in self._world.replicas:
-            self._world.start(broker_id)
-            self._world.brokers[broker_id].retune(self._world.options)
+        self._world.heal()
 
     def _strike(self) -> None:
         if self._stopped:
@@ -173,6 +171,11 @@ class Nemesis:
 
     def _move_leader(self) -> None:
         self._world.controller.elect(self._rng.choice(self._world.replicas))
+
+    def _move_again(self) -> None:
+        """Of some seeds: leadership goes round all the time, so that brokers lead again what they led before."""
+        self._move_leader()
+        self._later(self._rng.random() * 2 * self._restless_s, self._move_again)
 
     def _move_often(self) -> None:
         """And perhaps one of the brokers hears of it late, while it hears and is heard by the others."""

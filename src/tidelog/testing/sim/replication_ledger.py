@@ -104,7 +104,10 @@ class Ledger:
             replica.truncations = log.truncation_count
             self._truncated(replica)
         if log.log_end_offset > replica.end_offset:
+            before = len(replica.batches)
             self._read_on(replica)
+            for invariant in self.invariants:
+                invariant.appended(replica, before)
         leader = broker.partition.leader
         if leader is not replica.leader:
             replica.leader = leader

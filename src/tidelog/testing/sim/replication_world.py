@@ -58,6 +58,7 @@ class ReplicationWorld:
             fetch_bytes_max=rng.choice((1, 300, 2000, 1 << 20)),
             sync_s=rng.choice((0.002, 0.02, 0.1)),
         )
+        self._slow_one = rng.choice(self.replicas) if rng.random() < 0.3 else -1
         self._rng = rng
         self.lines: list[str] = []
         self._hash = blake2b(digest_size=16)
@@ -177,6 +178,21 @@ class ReplicationWorld:
 
     # ---- processes and disks
 
+    def options_of(self, broker_id: int) -> BrokerOptions:
+        """One broker may be slower than the load: it fetches all the time, and never arrives."""
+        if broker_id != self._slow_one:
+            return self.options
+        return self.options._replace(fetch_bytes_max=1, sync_s=max(0.2, self.options.sync_s))
+
+    def heal(self) -> None:
+        """Whoever is down comes back, and everybody is fast enough."""
+        self._slow_one = -1
+        self.options = self.options._replace(fetch_bytes_max=1 << 20, sync_s=0.002)
+        for broker_id in self.replicas:
+            self.start(broker_id)
+            self.brokers[broker_id].process.paused_until = 0.0
+            self.brokers[broker_id].retune(self.options)
+
     def start(self, broker_id: int) -> None:
         if broker_id in self.brokers:
             return
@@ -189,7 +205,7 @@ class ReplicationWorld:
             self.network,
             self.heap,
             Random(self._rng.random()),
-            self.options,
+            self.options_of(broker_id),
             incarnation=self._incarnation,
             lossless=lossless,
             process=Process(
