@@ -98,12 +98,10 @@ def fetched(peer: Peer, data: Data) -> dict[str, float]:
         fetch = RangesFetch(
             client.cluster, client.settings, [wanted], fail_on_data_loss=True, patience_ms=60_000
         )
-        client.run(fetch.start())
-        while (found := client.run(fetch.next())) is not None:
-            for chunk, end_offset in found:
+        while not fetch.is_over:
+            for chunk, end_offset in client.run(fetch.next()):
                 crc += _timed(crc32c, chunk.data)
                 decode += _timed(build, chunk, end_offset)
-        client.run(fetch.close())
     other_threads = time.process_time() - began - (time.thread_time() - began_here)
     here = time.thread_time() - began_here - crc - decode
     return dict(zip(BYTES_STAGES, (other_threads + here, crc, decode), strict=True))

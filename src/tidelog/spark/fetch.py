@@ -52,6 +52,12 @@ class Fetched(NamedTuple):
     end_offset: int
 
 
+class _Answer(NamedTuple):
+    fetched: list[Fetched]
+    is_last: bool
+    error: Exception | None = None
+
+
 @dataclass(slots=True)
 class _Open:
     """A range that is not done."""
@@ -69,7 +75,10 @@ class _Open:
 
 
 class RangesFetch:
-    """`start()`, then `next()` until it returns None; `close()` in any case. All on the client's loop."""
+    """`next()` until it `is_over`; whoever stops before that calls `close()`. Both on the client's loop.
+
+    A small range takes a single call: going from a thread to the loop and back costs as much as decoding it.
+    """
 
     def __init__(
         self,
@@ -86,19 +95,25 @@ class RangesFetch:
         self._patience_ms = patience_ms
         self._ranges = [each for each in ranges if each.end > each.start]
         self._open: list[_Open] = []
-        self._ready: asyncio.Queue[list[Fetched] | BaseException | None] = asyncio.Queue(READY_MAX)
+        self._ready: asyncio.Queue[_Answer] = asyncio.Queue(READY_MAX)
         self._task: asyncio.Task[None] | None = None
+        self.is_over = False
+        """Nothing comes any more, and nothing is left to close."""
 
-    async def start(self) -> None:
+    def _start(self) -> None:
         now = asyncio.get_running_loop().time()
         self._open = [_Open(each, each.tp, each.start, now, now) for each in self._ranges]
         self._task = asyncio.create_task(self._run())
 
-    async def next(self) -> list[Fetched] | None:
-        found = await self._ready.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+    async def next(self) -> list[Fetched]:
+        """What came next; the last time it may be nothing."""
+        if self._task is None:
+            self._start()
+        answer = await self._ready.get()
+        self.is_over = answer.is_last
+        if answer.error is not None:
+            raise answer.error
+        return answer.fetched
 
     async def close(self) -> None:
         if self._task is not None:
@@ -106,20 +121,21 @@ class RangesFetch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        fetched: list[Fetched] = []
         try:
             while self._open:
                 fetched = await self._round()
                 self._open = [each for each in self._open if not each.is_done]
                 # An answer has room for the first ones: those that got nothing are named first the next time.
                 self._open.sort(key=lambda each: each.progress_at)
-                if fetched:
-                    await self._ready.put(fetched)
+                if fetched and self._open:
+                    await self._ready.put(_Answer(fetched, is_last=False))
                     self._begin_to_wait()  # however long the reader took for what it had
-            await self._ready.put(None)
+            await self._ready.put(_Answer(fetched, is_last=True))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - raised by whoever waits for records
-            await self._ready.put(error)
+            await self._ready.put(_Answer([], is_last=True, error=error))
 
     def _begin_to_wait(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -81,13 +81,13 @@ class TaskReader:
             fail_on_data_loss=self._fail_on_data_loss,
             patience_ms=self._patience_ms,
         )
-        client.run(fetch.start())
         try:
-            while (fetched := client.run(fetch.next())) is not None:
-                for chunk, end_offset in fetched:
+            while not fetch.is_over:
+                for chunk, end_offset in client.run(fetch.next()):
                     yield from columns.batches(chunk, end_offset, check_crcs=client.settings.check_crcs)
         finally:
-            client.run(fetch.close())
+            if not fetch.is_over:
+                client.run(fetch.close())
         _freeze_once()
 
 
