@@ -6,13 +6,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
-# Both cores for the quick tests and for most of the slow ones; some want the machine to themselves.
+# Both cores for most of the slow tests; the quick ones wait for brokers half of the time, so more of them run at once. Some want the machine to themselves.
 WORKERS ?= 2
+QUICK_WORKERS ?= 4
 EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups pipeline
+.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups cluster pipeline
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -49,7 +50,7 @@ broker: install ## only a broker, on 127.0.0.1:9092 with its data in ./tidelog-d
 	@$(VENV)/bin/tidelog start $(if $(PORT),--port $(PORT))
 
 test: lint ## lint, types and every test that needs no other registry
-	$(PYTEST) -n $(WORKERS) -m "not slow and $(EVERY_DAY)"
+	$(PYTEST) -n $(QUICK_WORKERS) -m "not slow and $(EVERY_DAY)"
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "slow and not alone and $(EVERY_DAY)" -rs --timeout 600
 	$(PYTEST) -m "alone and $(EVERY_DAY)" -rs --timeout 600
 
@@ -84,8 +85,8 @@ scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kaf
 	$(PY) -m bench.scale --segments 1000,3000,10000
 	$(PY) -m bench.scale --create 2000
 
-sim: install ## storage, metadata, groups and compaction in simulation, with EFFORT=20 times the examples of make test
-	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication tests/coordinator tests/compaction -n $(WORKERS) --timeout 3600
+sim: install ## storage, metadata, its quorum, groups and compaction in simulation, with EFFORT=20 times the examples of make test
+	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication tests/quorum tests/coordinator tests/compaction -n $(WORKERS) --timeout 3600
 
 fuzz: install ## hostile frames at decoders and a live broker, bombs and crowds: EFFORT=50 times make test, SEED=n as before
 	@echo "seeds from $(FUZZ_SEED) on"
@@ -101,6 +102,9 @@ crash: install ## kill -9 under load, 50 times (CYCLES=n), and power losses from
 
 groups: install ## groups of real clients, minutes of them: members killed, brokers restarted, protocols switched
 	$(PYTEST) tests/groups -rs --timeout 600
+
+cluster: install ## three broker processes, killed, paused, stopped and started under load
+	$(PYTEST) tests/cluster -rs --timeout 3600
 
 pipeline: install ## the pipeline on real Spark, half an hour: every job, a cluster, kills at random instants (KILLS=n)
 	TIDELOG_KILLS=$(or $(KILLS),20) $(PYTEST) tests/spark tests/pipeline -m "not interop" -rs --timeout 3600

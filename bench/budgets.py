@@ -35,7 +35,7 @@ BUDGETS: dict[str, float] = {
     "process: produce, replicated, depth 50": 24.0,
     "process: ApiVersions, depth 50": 8.0,
     "process: fetch that finds nothing, depth 50": 24.0,
-    # broker/group_commit.py: fifty requests share a sync
+    # replication/group_commit.py: fifty requests share a sync
     "process: produce, fsync, depth 50": 45.0,
     # replication/purgatory.py
     "process: waiting fetch and the produce that wakes it": 270.0,

@@ -4,7 +4,7 @@
 
 kio has one class per message and version. Here they are laid over one another into one class per message whose fields carry
 version ranges. kio is needed by this tool and by the tests, never by the product. What kio does not say as Kafka does
-is put right here: see `_kafka_name`, `_default` and `NULL_BY_DEFAULT`.
+is put right here: see `_kafka_name`, `_default` and `NULL_BY_DEFAULT`. What Tidelog's nodes tell each other beyond Kafka is in `_private`.
 """
 
 from __future__ import annotations
@@ -101,6 +101,36 @@ class Message:
     kind: EntityType
     versions: tuple[int, int]
     flexible: int | None
+
+
+# Beyond Kafka
+
+
+def _private(message: str) -> list[Column]:
+    """Tagged fields of our own, with tags from 10,000 on: whoever does not know them passes them over (KIP-482)."""
+    if message != "BrokerHeartbeatRequest":
+        return []
+
+    def column(
+        name: str, kind: str, struct: Struct | None = None, default: object = 0, tag: int | None = None
+    ) -> Column:
+        return Column(name, kind, struct, struct is not None, (0, None), None, tag, None, default)
+
+    numbers = (
+        ("partition_index", "int32"),
+        ("leader_epoch", "int32"),
+        ("last_epoch", "int32"),
+        ("log_end_offset", "int64"),
+    )
+    partition = Struct("LeaderlessPartition", [column(name, kind) for name, kind in numbers])
+    topic = Struct(
+        "LeaderlessTopic",
+        [
+            column("topic_id", "uuid", default=bytes(16)),
+            column("partitions", partition.name, partition, dataclasses.MISSING),
+        ],
+    )
+    return [column("leaderless_log_ends", topic.name, topic, dataclasses.MISSING, 10_000)]
 
 
 # Reading kio
@@ -238,6 +268,7 @@ def load(name: str) -> list[Message]:
         flexible = [version for version, cls in classes.items() if cls.__flexible__]
         name = classes[max(classes)].__name__
         root = _merge(name, name, _appearances(classes.items()))
+        root.columns += _private(name)
         first_flexible = flexible[0] if flexible else None
         assert first_flexible is None or flexible == [v for v in classes if v >= first_flexible]
         messages.append(Message(root, kind, (min(classes), max(classes)), first_flexible))

@@ -1,4 +1,4 @@
-"""The world as the core sees it: time and chance.
+"""The world as the core sees it: time, chance, waiting, other nodes.
 
 Everything that decides in Tidelog takes a `Clock` and an `Rng` as arguments, so that the same code runs in production,
 inside a user's pytest and in the deterministic simulation. The disk has its own port in `tidelog.storage.disk`.
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -59,3 +62,29 @@ class SystemRng:
         if stop <= 0:
             raise ValueError(f"randrange needs a positive bound, not {stop}")
         return int.from_bytes(os.urandom(8), "big") % stop
+
+
+class TimerHandle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """The event loop, as far as waiting needs it. asyncio's loop satisfies it; so does the simulation's."""
+
+    def call_soon(self, callback: Callable[[], object], /) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> TimerHandle: ...
+
+
+class Offload(Protocol):
+    """Work that waits for the disk leaves the loop: `done` is called on it, with the result or with what was raised."""
+
+    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None], /) -> None: ...
+
+
+class Peers(Protocol):
+    """Requests to other nodes of the cluster: `answered` gets the response, or None when there will be none."""
+
+    def ask(
+        self, node_id: int, request: Any, answered: Callable[[Any | None], None], /, *, timeout_s: float
+    ) -> None: ...

@@ -25,7 +25,9 @@ from tidelog.wire.messages import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_quorum,
     describe_topic_partitions,
+    elect_leaders,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -40,6 +42,8 @@ from tidelog.wire.messages import (
     offset_fetch,
     offset_for_leader_epoch,
     sync_group,
+    unregister_broker,
+    update_features,
 )
 from tidelog.wire.tidelog_api import ExplainGroupRequest, ExplainTopicRequest
 from tidelog.wire.types import ZERO_UUID
@@ -386,6 +390,46 @@ def check_describe_topic_partitions(wire: Wire, topic: Topic, version: int) -> N
     (found,) = response.topics
     assert (found.name, found.topic_id, response.next_cursor) == (topic.name, topic.id, None)
     assert [partition.partition_index for partition in found.partitions] == [0]
+
+
+def check_elect_leaders(wire: Wire, topic: Topic, version: int) -> None:
+    asked = elect_leaders.TopicPartitions(topic=topic.name, partitions=[0, 7])
+    request = elect_leaders.ElectLeadersRequest(topic_partitions=[asked], timeout_ms=9000)
+    response = wire.ask(request, version)
+    (result,) = response.replica_election_results
+    codes = {each.partition_id: ErrorCode(each.error_code).name for each in result.partition_result}
+    assert response.error_code == 0
+    assert codes == {0: "ELECTION_NOT_NEEDED", 7: "UNKNOWN_TOPIC_OR_PARTITION"}
+
+
+def check_describe_quorum(wire: Wire, topic: Topic, version: int) -> None:
+    asked = describe_quorum.RequestTopicData(
+        topic_name="__cluster_metadata", partitions=[describe_quorum.RequestPartitionData(partition_index=0)]
+    )
+    response = wire.ask(describe_quorum.DescribeQuorumRequest(topics=[asked]), version)
+    (found,) = response.topics[0].partitions
+    (voter,) = found.current_voters
+    assert (response.error_code, found.error_code, found.observers) == (0, 0, [])
+    assert voter.replica_id == found.leader_id == wire.metadata().controller_id
+    assert found.leader_epoch > 0
+    assert voter.log_end_offset >= found.high_watermark > 0
+
+
+def check_update_features(wire: Wire, topic: Topic, version: int) -> None:
+    name = f"no-feature-{version}"
+    asked = update_features.FeatureUpdateKey(feature=name, max_version_level=1)
+    response = wire.ask(update_features.UpdateFeaturesRequest(feature_updates=[asked]), version)
+    code = response.error_code or response.results[0].error_code
+    assert ErrorCode(code).name == "INVALID_UPDATE_VERSION"
+
+
+def check_unregister_broker(wire: Wire, topic: Topic, version: int) -> None:
+    response = wire.ask(unregister_broker.UnregisterBrokerRequest(broker_id=77), version)
+    assert ErrorCode(response.error_code).name == "BROKER_ID_NOT_REGISTERED"
+    own = wire.metadata().brokers[0].node_id
+    response = wire.ask(unregister_broker.UnregisterBrokerRequest(broker_id=own), version)
+    assert ErrorCode(response.error_code).name == "INVALID_REQUEST"
+    assert "running" in response.error_message
 
 
 CHECKS: dict[int, Callable[[Wire, Topic, int], None]] = {

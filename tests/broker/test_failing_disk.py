@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.broker.conftest import NOW_MS, OwnBroker, Topic, Wire, batch, code
-from tidelog.broker.node import StartError
+from tidelog.broker.node_shell import StartError
 from tidelog.controller.image import ResourceType
 from tidelog.records.batch import iter_headers
 from tidelog.records.record import iter_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.topic_policy import TopicPolicy, topic_policy
+from tidelog.cluster.topic_policy import TopicPolicy, topic_policy
 from tidelog.config.resolve import BrokerConfig, TopicConfig
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Codec

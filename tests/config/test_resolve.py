@@ -109,8 +109,8 @@ def test_kafkas_own_file_loads_and_what_changes_nothing_is_listed() -> None:
     )
     assert str(config.advertised[0]) == "PLAINTEXT://localhost:9092"
     listed = {line.partition(":")[0] for line in config.without_effect()}
+    assert config.inter_broker_listener == "PLAINTEXT"
     assert listed == {
-        "inter.broker.listener.name",
         "num.io.threads",
         "zookeeper.connect",
         "super.users",
@@ -144,9 +144,14 @@ def test_both_names_of_the_node_id_work(given_name: str) -> None:
         ({"listener.security.protocol.map": "PLAINTEXT:TLS"}, ["'PLAINTEXT:TLS'", "SASL_SSL"]),
         ({"inter.broker.listener.name": "INTERNAL"}, ["inter.broker.listener.name", "INTERNAL"]),
         ({"controller.listener.names": "PLAINTEXT"}, ["no client could connect"]),
-        ({"process.roles": "controller"}, ["process.roles", "broker"]),
-        ({"controller.quorum.voters": "0@a:1,1@b:1,2@c:1"}, ["controller.quorum.voters", "3 controllers"]),
-        ({"controller.quorum.voters": "5@a:1"}, ["node 5", "node 0"]),
+        ({"process.roles": "broker"}, ["without a controller", "controller.quorum.voters"]),
+        (
+            {"process.roles": "broker", "controller.quorum.voters": "0@a:1,1@b:1,2@c:1"},
+            ["controller.quorum.voters", "node 0", "process.roles"],
+        ),
+        ({"controller.quorum.voters": "0@a:1,1@b:1,2@c:1"}, ["controller.listener.names", "listeners"]),
+        ({"controller.quorum.voters": "5@a:1"}, ["node 0", "names 5", "controller.quorum.voters"]),
+        ({"controller.quorum.bootstrap.servers": "a:1,b:1"}, ["2 controllers", "controller.quorum.voters"]),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, ["(9)", "(8)"]),
         ({"group.consumer.session.timeout.ms": "6000"}, ["group.consumer.min.session.timeout.ms (45000)", "(6000)"]),
         (

@@ -60,7 +60,7 @@ def test_the_next_run_has_a_larger_epoch_and_the_same_run_keeps_its_own() -> Non
     assert caught.value.code == E.STALE_BROKER_EPOCH
     with pytest.raises(RequestError) as caught:
         world.controller.unfence_broker(7, epoch)
-    assert caught.value.code == E.BROKER_ID_NOT_REGISTERED
+    assert caught.value.code == E.STALE_BROKER_EPOCH
 
 
 def test_registrations_that_are_refused() -> None:
@@ -203,7 +203,7 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     assert world.image.next_producer_id == 3000
     for broker, broker_epoch, code in (
         (1, epoch - 1, E.STALE_BROKER_EPOCH),
-        (2, 0, E.BROKER_ID_NOT_REGISTERED),
+        (2, 0, E.STALE_BROKER_EPOCH),
     ):
         with pytest.raises(RequestError) as caught:
             world.controller.allocate_producer_ids(AllocateProducerIdsRequest(broker, broker_epoch))

@@ -49,6 +49,27 @@ def test_leaders_and_replicas_are_even_over_equal_racks(racks: int, per_rack: in
     assert max(held.values()) - min(held.values()) <= 2 * factor
 
 
+def test_a_failed_brokers_leaderships_do_not_all_go_to_the_same_other_one() -> None:
+    """Its followers take turns, with racks and without."""
+    for racks in (1, 3):
+        brokers = [UsableBroker(number, f"r{number % racks}", False) for number in range(6)]
+        placer = ReplicaPlacer(brokers, random.Random(3))
+        placements = [placer.place(3) for _ in range(120)]
+        for leader in range(6):
+            heirs = Counter(replicas[1] for replicas in placements if replicas[0] == leader)
+            assert len(heirs) >= 3
+            assert max(heirs.values()) <= 14  # of 20
+
+
+def test_the_only_broker_that_can_lead_leads_everything_and_the_fenced_ones_follow_in_their_racks() -> None:
+    brokers = [UsableBroker(number, f"r{number}", number > 0) for number in range(3)]
+    placer = ReplicaPlacer(brokers, random.Random(1))
+    for _ in range(10):
+        replicas = placer.place(3)
+        assert replicas[0] == 0
+        assert set(replicas) == {0, 1, 2}
+
+
 def test_the_seed_decides_and_nothing_else() -> None:
     brokers = [UsableBroker(number, None, False) for number in range(6)]
     one, same, other = (

@@ -190,7 +190,7 @@ def test_a_volume_that_is_full_to_the_last_byte(
     for restart in ("none", "kill"):
         ballast.leave(0)
         wait_for_stall(idempotent)
-        assert "No space left on device" in broker.output
+        wait_until(lambda: "No space left on device" in broker.output)
         found = read_everything(broker.bootstrap, "small")
         assert len(found) >= progress(idempotent)
         if restart == "kill":

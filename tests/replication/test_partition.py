@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.errors import RequestError
 from tidelog.records.builder import BatchBuilder
 from tidelog.records.validation import BatchRules
+from tidelog.replication.assignment import Assignment
 from tidelog.replication.partition import Partition
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.recovery import open_log
@@ -58,14 +59,17 @@ class World:
             0,
             log.topic_id,
             log,
-            leader_epoch=leader_epoch,
+            broker_id=1,
             rules=BatchRules(),
             durable=durable,
             flush_queue=self.queue,
         )
-        self.partition.begin_leading()
+        self.lead_in_epoch(leader_epoch)
         self.queue.run()
         self.codes: list[tuple[int, ErrorCode]] = []
+
+    def lead_in_epoch(self, leader_epoch: int) -> None:
+        self.partition.assign(Assignment.alone(1, leader_epoch))
 
     def append(self, count: int = 1, **settings: int) -> int:
         """The last offset of the batch."""
@@ -201,8 +205,8 @@ def test_leader_epochs() -> None:
             world.partition.check_leader_epoch(epoch)
         assert caught.value.code == expected
     world.append(2)
-    world.partition.lead_in_epoch(7)
-    world.partition.lead_in_epoch(6)
+    world.lead_in_epoch(7)
+    world.lead_in_epoch(6)
     assert world.partition.leader_epoch == 7, "never backwards"
     world.append()
     assert world.partition.log.end_offset_for_epoch(5) == (5, 2)
@@ -242,6 +246,7 @@ def test_transactional_batches_are_refused() -> None:
     assert world.partition.log.log_end_offset == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["append", "sync", "begin", "end", "durable", "fast"]), max_size=30))
 def test_the_watermark_is_never_wrong(steps: list[str]) -> None:
     """Whatever the order: it only rises, stays within the log, counts nothing unsynced while durable, and releases

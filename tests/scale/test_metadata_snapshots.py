@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.scale.kit import metadata_dir, restarted_by_force, snapshots
-from tidelog.broker.node import StartError
+from tidelog.broker.node_shell import StartError
 from tidelog.testing import Cluster
 
 EAGER = {"metadata.log.max.record.bytes.between.snapshots": "3000"}
@@ -67,7 +67,7 @@ def test_snapshots_are_taken_and_old_records_go(tmp_path: Path) -> None:
     with Cluster(data_dir=tmp_path, config=settings) as cluster:
         create_topics(cluster, 0, 60)
         wait_for_snapshots(tmp_path, 2)
-        log = cluster._running.broker.metadata._log
+        log = cluster._running.broker.node.quorum.log.log
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         first = metadata_dir(tmp_path) / "00000000000000000000.log"
         while first.exists() and time.monotonic() < deadline:
@@ -109,7 +109,7 @@ def test_without_any_sound_snapshot_a_start_is_refused_and_no_partition_is_touch
         assert producer.flush(10) == 0
         wait_for_snapshots(tmp_path, 2)
         deadline = time.monotonic() + WAIT_SECONDS_MAX
-        log = cluster._running.broker.metadata._log
+        log = cluster._running.broker.node.quorum.log.log
         while log.log_start_offset == 0 and time.monotonic() < deadline:
             time.sleep(0.02)
         create_topics(cluster, 40, 1)

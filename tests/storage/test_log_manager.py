@@ -313,7 +313,7 @@ def test_what_waited_for_deletion_goes_after_a_crash(disk: SimDisk) -> None:
     again = manager(disk.crash("lose_unsynced"))
     assert again.logs == {}
     housekeep(again, NOW_MS)
-    assert not [name for name in again._disk.list_dir("/a") if name.endswith("-delete")]
+    assert not [name for name in again.disk.list_dir("/a") if name.endswith("-delete")]
 
 
 @pytest.mark.parametrize("mode", ["keep_all", "lose_unsynced"])
@@ -346,7 +346,7 @@ def test_a_partition_nobody_claims_is_kept_aside(disk: SimDisk) -> None:
     again = manager(disk.crash("lose_unsynced"))
     assert again.logs == {}
     housekeep(again, NOW_MS + 10**9)
-    assert again._disk.exists(f"{path}/00000000000000000000.log") or again._disk.is_dir(path)
+    assert again.disk.exists(f"{path}/00000000000000000000.log") or again.disk.is_dir(path)
     assert "set aside" in again.warnings[0]
 
 

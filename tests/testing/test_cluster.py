@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tidelog.broker.node import StartError
+from tidelog.broker.node_shell import StartError
 from tidelog.config.errors import ConfigError
 from tidelog.errors import RequestError
 from tidelog.testing import Cluster

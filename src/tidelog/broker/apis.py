@@ -12,6 +12,7 @@ from typing import Final
 from tidelog.broker.api import (
     alter_configs,
     api_versions,
+    between_nodes,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -23,7 +24,10 @@ from tidelog.broker.api import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_quorum,
     describe_topic_partitions,
+    elect_leaders,
+    envelope,
     explain_group,
     explain_topic,
     fetch,
@@ -43,6 +47,8 @@ from tidelog.broker.api import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    unregister_broker,
+    update_features,
 )
 from tidelog.broker.dispatch import Api
 from tidelog.wire.api import ApiKey
@@ -62,19 +68,23 @@ _TABLE: Final = (
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, describe_groups.handle),
     Api(ApiKey.LIST_GROUPS, 0, 5, list_groups.handle),
     Api(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
-    Api(ApiKey.CREATE_TOPICS, 2, 7, create_topics.handle),
-    Api(ApiKey.DELETE_TOPICS, 1, 6, delete_topics.handle),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, create_topics.handle, is_forwarded=True),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, delete_topics.handle, is_forwarded=True),
     Api(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch.handle),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, describe_configs.handle),
-    Api(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle, is_forwarded=True),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, describe_log_dirs.handle),
-    Api(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle, is_forwarded=True),
     Api(ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
-    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle, is_forwarded=True),
     Api(ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
+    Api(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle, is_forwarded=True),
+    Api(ApiKey.DESCRIBE_QUORUM, 0, 2, describe_quorum.handle, is_forwarded=True),
+    Api(ApiKey.UPDATE_FEATURES, 0, 2, update_features.handle, is_forwarded=True),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    Api(ApiKey.UNREGISTER_BROKER, 0, 0, unregister_broker.handle, is_forwarded=True),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
@@ -84,3 +94,22 @@ _TABLE: Final = (
 )
 
 APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _TABLE}
+
+_BETWEEN_NODES: Final = (
+    Api(ApiKey.FETCH, 4, 18, between_nodes.to_quorum),
+    Api(ApiKey.VOTE, 0, 2, between_nodes.to_quorum),
+    Api(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, between_nodes.to_quorum),
+    Api(ApiKey.END_QUORUM_EPOCH, 0, 1, between_nodes.to_quorum),
+    Api(ApiKey.FETCH_SNAPSHOT, 0, 1, between_nodes.to_quorum),
+    Api(ApiKey.ALTER_PARTITION, 2, 3, between_nodes.to_controller),
+    Api(ApiKey.ENVELOPE, 0, 0, envelope.handle),
+    Api(ApiKey.BROKER_REGISTRATION, 0, 4, between_nodes.to_controller),
+    Api(ApiKey.BROKER_HEARTBEAT, 0, 1, between_nodes.to_controller),
+    Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, between_nodes.to_controller),
+    Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, between_nodes.to_controller),
+    Api(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    *(api for api in _TABLE if api.is_forwarded),
+)
+CONTROLLER_APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _BETWEEN_NODES}
+"""What is served at the listener of controllers: to other nodes, and to tools that ask a controller itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tidelog.broker.partitions import PartitionTable
+from tidelog.cluster.partitions import PartitionTable
 from tidelog.controller.features import SUPPORTED_FEATURES
 from tidelog.controller.image import MetadataImage, PartitionImage, TopicImage
 

@@ -79,7 +79,7 @@ class Connection:
         "_alone", "_answers", "_began", "_buffers", "_corked", "_dispatcher", "_filled", "_flush_scheduled", "_frame", "_frame_end", "_handling", "_leftover",
         "_loop", "_max_frame_bytes", "_on_close", "_out", "_ranges", "_reading", "_resume_scheduled", "_sock", "_unsent_bytes",
         "_writing",
-        "client_software", "closed", "last_active", "listener_name", "peer_host", "peer_port",
+        "client_software", "closed", "last_active", "listener_name", "peer_host", "peer_port", "when_closed",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +118,8 @@ class Connection:
         self._flush_scheduled = False
         self._resume_scheduled = False
         self.closed = False
+        self.when_closed: Callable[[], None] | None = None
+        """For whoever takes the end of the connection as a sign."""
         self._began = self.last_active = loop.time()  # of this turn; of the last whole request or sent bytes
         self.listener_name = listener_name
         self.peer_host, self.peer_port = peer
@@ -574,3 +576,5 @@ class Connection:
         self._frame = None
         self._leftover = b""
         self._on_close(self)
+        if self.when_closed is not None:
+            self.when_closed()

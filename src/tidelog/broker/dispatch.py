@@ -73,6 +73,8 @@ class Api:
     """Instead of `handler`: reads the request and writes the answer itself."""
     lowest_served: int = -1
     """Versions below are advertised but refused. Only Produce: old librdkafka compresses only if 0-2 are listed."""
+    is_forwarded: bool = False
+    """Only the active controller decides: anywhere else a request is sent on to it."""
     is_listed: bool = True
     """Tidelog's own APIs are served to those who know of them, and in no list: the list is that of a Kafka release."""
 
@@ -112,8 +114,10 @@ class RequestContext:
 
 
 class ApiDispatcher:
-    def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
+    def __init__(self, broker: Broker, apis: Mapping[int, Api], *, forwards: bool) -> None:
+        """`forwards`: requests for the controller are sent on to where it is; else they are refused unless it is here."""
         self._broker = broker
+        self._forwards = forwards
         self._apis = dict(apis)
         # By key and version, once they are known to be served.
         self._frame_handlers: dict[tuple[int, int], FrameHandler] = {}
@@ -152,8 +156,22 @@ class ApiDispatcher:
                 f"{api.key.name} is served in versions {lowest} to {api.max_version}, not {version}"
             )
         handler = api.frame_handler or self._by_message(api, version)
+        if api.is_forwarded and self._forwards:
+            handler = self._forwarding(handler)
         self._frame_handlers[key, version] = handler
         return handler
+
+    def _forwarding(self, decide: FrameHandler) -> FrameHandler:
+        def handle(
+            broker: Broker, context: RequestContext, frame: memoryview, position: int
+        ) -> Answer | Pending | None:
+            if broker.node.is_active_controller:
+                return decide(broker, context, frame, position)
+            from tidelog.broker.forwarding import forward
+
+            return self._run(context, forward(broker, context, bytes(frame)), len(frame))
+
+        return handle
 
     def _by_message(self, api: Api, version: int) -> FrameHandler:
         """A handler of messages as one of frames: decodes, calls, encodes."""

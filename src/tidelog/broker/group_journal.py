@@ -61,7 +61,7 @@ class PartitionJournal:
             raise
 
     def when_committed(self, offset: int, done: Callable[[ErrorCode], None]) -> None:
-        self.partition.when_committed(offset, done)
+        self.partition.when_committed(offset, done, patient=True)
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
         log = self.partition.log

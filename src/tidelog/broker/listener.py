@@ -91,6 +91,7 @@ class Listener:
         counts: ConnectionCounts,
     ) -> None:
         self.name = name
+        self.for_controllers = False
         self._dispatcher = dispatcher
         self.limits = limits
         self._buffers = buffers

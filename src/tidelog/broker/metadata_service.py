@@ -1,198 +1,123 @@
-"""The controller's shell: records to the metadata log, to the disk, into the image, and out to whoever acts on it.
+"""Changes of the cluster's metadata on behalf of this broker's clients: asked of the controller, answered when they are true here, too.
 
-One change at a time: a request is decided against the image of that moment, its records are appended and fdatasync'ed,
-and only then replayed and answered (D5). A metadata log that fails ends the broker: it must not answer from a state that
-would be gone after a restart. A disk that is merely full has taken nothing: the change is refused, and the broker goes on.
+The controller may be in this process: then a request is decided here, and its answer waits until this broker acts by it, so that a topic is ready for use when its creator hears of it. Otherwise
+requests are forwarded as they came (`forwarding.py`). A request about thousands of topics is decided in a thread, against an image that never changes; if another change was faster, it
+is decided once more.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from tidelog.broker.metadata_snapshots import MetadataSnapshots, SnapshotLimits
-from tidelog.controller import snapshot_files
+from tidelog.broker.threads import called_back
+from tidelog.cluster.controller_node import ControllerNode
+from tidelog.cluster.node import ClusterNode
 from tidelog.controller.controller import Controller
-from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.image import MetadataImage
-from tidelog.controller.metadata_log import bootstrap_records, encode_batches
-from tidelog.controller.metadata_records import AbortTransactionRecord
-from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.controller.result import ControllerResult
-from tidelog.controller.snapshot_files import LoadedMetadata, SnapshotId
 from tidelog.errors import RequestError
-from tidelog.records.batch import read_header
-from tidelog.storage.disk import DiskError
-from tidelog.storage.log import Log
 from tidelog.wire.error_codes import ErrorCode
 
-logger = logging.getLogger("tidelog.metadata")
-
 R = TypeVar("R")
-LARGE_CHANGE_RECORDS = 500
-"""A change of more records than this is encoded and replayed in a thread."""
 LARGE_REQUEST_ENTRIES = 200
 """A request about more topics or resources than this is decided in a thread: it may take a second and more."""
-READ_BYTES = 4 * 1024 * 1024
 
-
-class Publisher(Protocol):
-    async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Make the broker's partitions and settings what the new image says."""
-        ...
-
-
-def read_metadata(log: Log) -> LoadedMetadata:
-    """What the metadata log and its snapshots hold. CorruptDataError when that cannot be said for sure."""
-    return snapshot_files.load(
-        log.disk,
-        log.directory,
-        log_start=log.log_start_offset,
-        log_end=log.log_end_offset,
-        read_from=partial(_chunks, log),
-    )
-
-
-def _chunks(log: Log, offset: int) -> Iterator[bytes]:
-    while offset < log.log_end_offset:
-        found = log.read(offset, READ_BYTES, end_offset=log.log_end_offset)
-        if found.range is None or found.next_offset is None:
-            raise AssertionError(f"the metadata log cannot be read from offset {offset} on")
-        data = found.range.read()
-        found.range.release()
-        yield data
-        offset = found.next_offset
+RETRY_SECONDS: Final = 0.05
+REQUEST_SECONDS: Final = 5.0
+_TRY_AGAIN: Final = frozenset((ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_CONTROLLER))
 
 
 class MetadataService:
-    """Single writer of the metadata log. `image` is what is durable: all that clients are told comes from it."""
-
-    def __init__(
-        self,
-        log: Log,
-        controller: Controller,
-        executor: Executor,
-        *,
-        publisher: Publisher,
-        now_ms: Callable[[], int],
-        on_failure: Callable[[DiskError], None],
-        snapshots: Sequence[SnapshotId] = (),
-        snapshot_limits: SnapshotLimits,
-    ) -> None:
-        self._log = log
-        self.controller = controller
+    def __init__(self, node: ClusterNode, executor: Executor) -> None:
+        self._node = node
         self._executor = executor
-        self._snapshots = MetadataSnapshots(
-            log, executor, snapshots, limits=snapshot_limits, now_ms=now_ms, on_failure=self._fail
-        )
-        self._publisher = publisher
-        self._now_ms = now_ms
-        self._on_failure = on_failure
         self._turn = asyncio.Lock()
-        self._failed = False
-        # Each run of the node is a leadership of its own, as in a quorum of one.
-        self._epoch = controller.image.epoch + 1
-        self.image = controller.image
 
     @property
-    def next_offset(self) -> int:
-        return self._log.log_end_offset
-
-    async def begin(self, *, torn_transaction: bool, min_insync_replicas: int) -> None:
-        """What the log must hold before anything else: an end for what its last writer left open, or a beginning."""
-        async with self._turn:
-            if torn_transaction:
-                await self._append([AbortTransactionRecord(reason="the controller stopped within it")])
-            if not self.image.features:
-                await self._commit(bootstrap_records(min_insync_replicas=min_insync_replicas))
+    def image(self) -> MetadataImage:
+        """What this broker acts by, and all that clients are told comes from it."""
+        acted_by = self._node.replicas.image
+        return self._node.metadata.image if acted_by is None else acted_by
 
     async def submit(self, decide: Callable[[Controller], ControllerResult[R]], *, entries: int = 1) -> R:
         """Decide on a request about so many `entries`, make the decision durable and true, and return the answer to send."""
+        if entries <= LARGE_REQUEST_ENTRIES:
+            return await self._submit(decide)
         async with self._turn:
-            if self._failed:
+            return await self._submit(await self._decided_in_thread(decide))
+
+    async def ask_controller(self, request: Any, *, timeout_s: float = 30.0) -> Any:
+        """One of this broker's own requests, to whoever is the active controller, tried until it is answered."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            response = await self._ask_once(request)
+            code = ErrorCode.NETWORK_EXCEPTION if response is None else getattr(response, "error_code", 0)
+            if code not in _TRY_AGAIN:
+                return response
+            if asyncio.get_running_loop().time() >= deadline:
                 raise RequestError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log cannot be written any more"
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"no controller has answered for {timeout_s:.0f} s: the cluster may have lost the majority of its controllers",
                 )
-            if entries > LARGE_REQUEST_ENTRIES:
-                # Decisions change nothing and read values that never change; the lock lets one pass at a time.
-                loop = asyncio.get_running_loop()
-                result = await loop.run_in_executor(self._executor, decide, self.controller)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def when(self, is_true: Callable[[MetadataImage], bool]) -> None:
+        """Wait until this broker acts by metadata of which `is_true` says so."""
+        await called_back(partial(self._node.replicas.when, is_true))
+
+    async def _ask_once(self, request: Any) -> Any | None:
+        leader_id = self._node.metadata.leader_id
+        if leader_id is None:
+            return None
+        answer: asyncio.Future[Any | None] = asyncio.get_running_loop().create_future()
+        self._node.to_controller.ask(
+            leader_id, request, lambda response: _set(answer, response), timeout_s=REQUEST_SECONDS
+        )
+        return await answer
+
+    async def _decided_in_thread(
+        self, decide: Callable[[Controller], ControllerResult[R]]
+    ) -> Callable[[Controller], ControllerResult[R]]:
+        controller = self._node.controller.service.active if self._node.controller is not None else None
+        if controller is None:
+            return decide
+        image = controller.image
+        result = await asyncio.get_running_loop().run_in_executor(self._executor, decide, controller)
+        return lambda later: result if later.image is image else decide(later)
+
+    async def decide(self, request: Any) -> Any:
+        """A request that the controller of this node answers by its own rules for it."""
+        return await self._answer_of(lambda controller, answered: controller.handle(request, answered))
+
+    async def _submit(self, decide: Callable[[Controller], ControllerResult[R]]) -> R:
+        return await self._answer_of(lambda controller, answered: controller.submit(decide, answered))
+
+    async def _answer_of(
+        self, ask: Callable[[ControllerNode, Callable[[R | RequestError], None]], None]
+    ) -> R:
+        node = self._node
+        if node.controller is None:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "this node is no controller")
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def answered(response: R | RequestError) -> None:
+            if answer.done():
+                return  # nobody waits any more
+            if isinstance(response, RequestError):
+                answer.set_exception(response)
+            elif not node.settings.is_broker:
+                answer.set_result(response)
             else:
-                result = decide(self.controller)
-            if result.records:
-                try:
-                    await self._commit(result.records)
-                except RequestError as error:
-                    if not _refuse_each(result.response, error):
-                        raise
-        return result.response
+                node.replicas.when_at(node.metadata.offset, lambda: _set(answer, response))
 
-    async def finish_snapshot(self) -> None:
-        """Before the log is closed."""
-        await self._snapshots.finish()
-
-    async def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        await self._append(records)
-        replay = partial(
-            self.controller.replay, records, offset=self._log.log_end_offset - 1, epoch=self._epoch
-        )
-        delta = await self._in_turn(len(records), replay)
-        self.image = self.controller.image
-        self._snapshots.consider(self.image)
-        await self._publisher.publish(delta, self.image)
-
-    async def _in_turn(self, records: int, work: Callable[[], R]) -> R:
-        """Work on so many records: in a thread if they are many, since it takes some microseconds for each."""
-        if records <= LARGE_CHANGE_RECORDS:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-    async def _append(self, records: Sequence[MetadataRecord]) -> None:
-        now_ms = self._now_ms()
-        log = self._log
-        before = log.log_end_offset
-        encode = partial(
-            encode_batches, records, base_offset=before, leader_epoch=self._epoch, timestamp_ms=now_ms
-        )
-        batches = await self._in_turn(len(records), encode)
-        try:
-            for batch in batches:
-                self._snapshots.appended(len(batch.data))
-                log.append_as_leader(
-                    batch.data, read_header(batch.data), leader_epoch=self._epoch, now_ms=now_ms
-                )
-            ticket = log.begin_flush()
-            if ticket is not None:
-                await asyncio.get_running_loop().run_in_executor(self._executor, ticket.run)
-                log.finish_flush(ticket)
-            log.set_high_watermark(log.log_end_offset)
-        except RequestError as error:  # the disk is full
-            if log.log_end_offset > before and isinstance(error.__cause__, DiskError):
-                self._fail(
-                    error.__cause__
-                )  # a part of the change is in the log, and only a restart cuts it off
-            raise
-        except DiskError as error:
-            self._fail(error)
-            raise RequestError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}"
-            ) from error
-
-    def _fail(self, error: DiskError) -> None:
-        self._failed = True
-        self._on_failure(error)
+        ask(node.controller, answered)
+        return await answer
 
 
-def _refuse_each(response: object, error: RequestError) -> bool:
-    """Put the error of a change that was not made into the answer, where that has one result per thing that was to be changed."""
-    for name in ("topics", "responses", "results"):
-        for result in getattr(response, name, ()):
-            if not result.error_code:
-                result.error_code, result.error_message = error.code, error.message
-        if hasattr(response, name):
-            return True
-    return False
+def _set(answer: asyncio.Future[R], response: R) -> None:
+    if not answer.done():
+        answer.set_result(response)

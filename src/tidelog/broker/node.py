@@ -9,42 +9,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.broker.apis import APIS
+from tidelog.broker.apis import APIS, CONTROLLER_APIS
 from tidelog.broker.cleaner import Cleaner
 from tidelog.broker.cluster_view import ClusterView
-from tidelog.broker.config_validator import TableConfigValidator
 from tidelog.broker.descriptors import descriptors_left
-from tidelog.broker.dispatch import ApiDispatcher
-from tidelog.broker.group_commit import GroupCommit
+from tidelog.broker.dispatch import Api, ApiDispatcher
 from tidelog.broker.group_coordinator import GroupCoordinator
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.listener import ConnectionCounts, Listener
-from tidelog.broker.load_progress import LoadProgress
-from tidelog.broker.metadata_service import MetadataService, read_metadata
-from tidelog.broker.metadata_snapshots import SnapshotLimits
-from tidelog.broker.partitions import PartitionTable
+from tidelog.broker.metadata_service import MetadataService
+from tidelog.broker.nobody import Nobody
+from tidelog.broker.node_shell import MANY_SYNCS_THREADS, BrokerShell, StartError, run_in
 from tidelog.broker.producer_ids import ProducerIdSource
-from tidelog.broker.publisher import MetadataPublisher
 from tidelog.broker.receive_buffers import ReceiveBuffers
-from tidelog.broker.registration import register
 from tidelog.broker.scrubber import Scrubber
-from tidelog.broker.settings import connection_limits, controller_settings
+from tidelog.broker.settings import cluster_id, connection_limits, is_alone, node_settings
+from tidelog.broker.threads import Threads, called_back, drained
 from tidelog.broker.topic_admin import TopicAdmin
-from tidelog.broker.topic_policy import TopicPolicy, topic_policy
+from tidelog.cluster.node import ClusterNode, NodePorts
+from tidelog.cluster.partitions import PartitionTable
 from tidelog.config.listeners import Endpoint
-from tidelog.config.resolve import BrokerConfig, TopicConfig
-from tidelog.controller.controller import Controller
-from tidelog.controller.features import SUPPORTED_FEATURES, unsupported_features
-from tidelog.controller.image import MetadataImage, ResourceType
-from tidelog.errors import CorruptDataError, RequestError, TidelogError
-from tidelog.internal_topics import is_internal_topic
+from tidelog.config.resolve import BrokerConfig
+from tidelog.controller.image import MetadataImage
+from tidelog.errors import CorruptDataError, RequestError
 from tidelog.ports import Clock, Rng, SystemClock, SystemRng
 from tidelog.replication.fetch_session import FetchSessionCache
+from tidelog.replication.group_commit import GroupCommit
 from tidelog.replication.purgatory import FetchPurgatory
 from tidelog.storage.disk import Disk, DiskError
 from tidelog.storage.log_dirs import LogDirError
@@ -52,6 +47,9 @@ from tidelog.storage.log_manager import LogManager
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+
+if TYPE_CHECKING:
+    from tidelog.broker.node_peers import NodePeers
 
 logger = logging.getLogger("tidelog.broker")
 
@@ -63,13 +61,9 @@ BACKGROUND_THREADS = 4
 """For everything else that waits for the disk: new partitions, checkpoints, deletions, recovery."""
 READ_THREADS = 4
 """For fetches of data that is not in memory any more."""
-MANY_SYNCS_THREADS = 16
-"""For a start after a crash and for a clean stop, with thousands of files to sync: those that wait together share the disk's work."""
 SESSION_EVICTION_MS = 120_000
-
-
-class StartError(TidelogError):
-    """The broker cannot start, for a reason that its user can do something about."""
+STOP_SECONDS = 5.0
+"""For the other controllers to hear that this one stops."""
 
 
 class Broker:
@@ -87,24 +81,42 @@ class Broker:
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
         self.apis = APIS
-        self.api_versions_answers: dict[int, tuple[int, bytes]] = {}
+        self.api_versions_answers: dict[tuple[int, int], tuple[int, bytes]] = {}
         """Of each version, as of which metadata offset: the first question of every connection, and thousands may come at once."""
         self.listeners: list[Listener] = []
         self._advertised: list[Endpoint] = []
         self._running = False
         self._checkpointing = asyncio.Lock()
-        self.broker_epoch = -1
         self.failed = asyncio.Event()
         """Set when the broker cannot go on and its process should end."""
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster's metadata, as far as it is durable."""
+        """The cluster's metadata, as far as this broker acts by it."""
         return self.metadata.image
 
     @property
     def cluster_id(self) -> str:
         return self.logs.cluster_id
+
+    def apis_at(self, listener_name: str) -> Mapping[int, Api]:
+        """What is served at a listener."""
+        is_for_controllers = any(
+            listener.name == listener_name and listener.for_controllers for listener in self.listeners
+        )
+        return CONTROLLER_APIS if is_for_controllers else self.apis
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.node.lifecycle.epoch
+
+    @property
+    def partitions(self) -> PartitionTable:
+        return self.node.partitions
+
+    @property
+    def group_commit(self) -> GroupCommit:
+        return self.node.group_commit
 
     # ---- starting
 
@@ -124,19 +136,22 @@ class Broker:
         try:
             self._open_directories()
             self._bind()
-            publisher = self._open_metadata()
-            await self._load_logs()
-            await self._join_cluster(publisher)
+            self._make_node()
+            for listener in self.listeners:
+                if listener.for_controllers:
+                    listener.start()  # other nodes are waiting for this one
+            await self._start_node()
             # What recovery found is made durable before the first question, so that no client ever sees a high
             # watermark below one that was told before the crash (I49).
-            await self.group_commit.drain()
-            self._check_metadata_dir()
+            await drained(self.group_commit)
+            self.check_metadata_dir()
         except RequestError as error:
-            self._abandon()
+            await self._abandon()
             raise StartError(f"the cluster's metadata cannot be written: {error}") from error
         except BaseException:
-            self._abandon()
+            await self._abandon()
             raise
+        self.groups.metadata_changed(self.image)
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
         self.scrubber = Scrubber(self)
@@ -144,7 +159,8 @@ class Broker:
         self.cleaner = Cleaner(self)
         await self.cleaner.start()
         for listener in self.listeners:
-            listener.start()
+            if not listener.for_controllers:
+                listener.start()
         self._running = True
 
     def _open_directories(self) -> None:
@@ -154,7 +170,8 @@ class Broker:
             self.rng,
             self.config.log_dirs,
             node_id=self.node_id,
-            config_for=lambda topic: self._policy_of(topic).log,
+            cluster_id=cluster_id(self.config),
+            config_for=lambda topic: self.shell.policy_of(topic).log,
             retention_check_interval_ms=self.config.int("log.retention.check.interval.ms"),
         )
         try:
@@ -165,143 +182,95 @@ class Broker:
             raise StartError(
                 f"{error}; check that the directory exists, is writable and has space"
             ) from error
-        self.group_commit = GroupCommit(
-            asyncio.get_running_loop(),
-            self._executor,
-            lambda partition, error: self.partitions.disk_failed(partition, error),
-        )
-        self.partitions = PartitionTable(
-            self.logs, self.group_commit, self._policy_of, on_dir_offline=self._dir_is_offline
-        )
 
     def _bind(self) -> None:
         """Take the ports before anything is promised, so that a port in use costs nothing but a message."""
-        self.dispatcher = ApiDispatcher(self, self.apis)
+        self.dispatcher = ApiDispatcher(self, self.apis, forwards=True)
+        self.controller_dispatcher = ApiDispatcher(self, CONTROLLER_APIS, forwards=False)
         buffers, counts = ReceiveBuffers(), ConnectionCounts(descriptors_left(self.disk))
         limits = connection_limits(self.config)
         advertised = {endpoint.name: endpoint for endpoint in self.config.advertised}
         for endpoint in self.config.listeners:
-            if endpoint.for_controllers:
+            if endpoint.for_controllers and is_alone(self.config):
                 continue  # a cluster of one has nobody to talk to there
             host = endpoint.host or "0.0.0.0"
+            dispatcher = self.controller_dispatcher if endpoint.for_controllers else self.dispatcher
             try:
-                listener = Listener(
-                    endpoint.name, host, endpoint.port, self.dispatcher, limits, buffers, counts
-                )
+                listener = Listener(endpoint.name, host, endpoint.port, dispatcher, limits, buffers, counts)
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {host}:{endpoint.port}: {error.strerror or error}; "
                     "stop what uses the port, or choose another (--port, or listeners in the configuration)"
                 ) from error
+            listener.for_controllers = endpoint.for_controllers
             self.listeners.append(listener)
-            told = advertised.get(endpoint.name, endpoint)
-            self._advertised.append(
-                told.with_address(told.host or socket.gethostname(), told.port or listener.port)
-            )
-
-    def _open_metadata(self) -> MetadataPublisher:
-        try:
-            log = self.logs.open_metadata_log()
-            loaded = read_metadata(log)
-        except (CorruptDataError, LogDirError, DiskError) as error:
-            raise StartError(f"the cluster's metadata cannot be read: {error}") from error
-        image, self._torn_transaction = loaded.image, loaded.torn_transaction
-        for warning in loaded.warnings:
-            logger.warning("%s; the metadata is read from what is older", warning)
-        problems = unsupported_features(image, SUPPORTED_FEATURES) if image.features else []
-        if problems:
-            raise StartError(
-                f"this release cannot serve the cluster in these directories: {'; '.join(problems)}"
-            )
-        publisher = MetadataPublisher(self)
-        self.metadata = MetadataService(
-            log,
-            Controller(
-                cluster_id=self.cluster_id,
-                settings=controller_settings(self.config),
-                validator=TableConfigValidator(lambda: self.config),
-                rng=self.rng,
-                image=image,
-            ),
-            self._executor,
-            publisher=publisher,
-            now_ms=self.clock.wall_ms,
-            on_failure=self._metadata_failed,
-            snapshots=loaded.snapshots,
-            snapshot_limits=SnapshotLimits(
-                self.config.int("metadata.log.max.record.bytes.between.snapshots"),
-                self.config.int("metadata.log.max.snapshot.interval.ms"),
-            ),
-        )
-        self.view = ClusterView(self.node_id, lambda: self.image, self.partitions)
-        self.topics = TopicAdmin(self.metadata)
-        self.producer_ids = ProducerIdSource(self._allocate_producer_ids)
-        self.groups = GroupCoordinator(self)
-        publisher.apply_broker_settings(image)
-        return publisher
-
-    async def _load_logs(self) -> None:
-        """Open, and after a crash recover, every partition's log. The metadata says which topics they belong to."""
-        topics = self.image.topics_by_name
-
-        def topic_id_of(topic: str) -> bytes | None:
-            return topics[topic].topic_id if topic in topics else None
-
-        progress = LoadProgress(self.clock.monotonic)
-        workers = self.config.int("num.recovery.threads.per.data.dir")
-
-        def load() -> None:
-            threads = max(MANY_SYNCS_THREADS, workers * len(self.logs.dirs))
-            with ThreadPoolExecutor(threads, thread_name_prefix="tidelog-load") as executor:
-                self.logs.load(
-                    progress,
-                    topic_id_of=topic_id_of,
-                    run_all=partial(_run_in, executor),
-                    workers_per_dir=workers,
+            if not endpoint.for_controllers:
+                told = advertised.get(endpoint.name, endpoint)
+                self._advertised.append(
+                    told.with_address(told.host or socket.gethostname(), told.port or listener.port)
                 )
 
+    def _make_node(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.shell = BrokerShell(self, self._advertised)
+        self.peers = self._make_peers()
+        ports = NodePorts(
+            clock=self.clock,
+            rng=self.rng,
+            scheduler=loop,
+            syncs=Threads(loop, self._executor),
+            background=Threads(loop, self._background),
+            quorum=self.peers.quorum,
+            controllers=self.peers.controllers,
+            brokers=self.peers.brokers,
+        )
         try:
-            await self.in_background(load)
+            self.node = ClusterNode(node_settings(self.config, self.logs), ports, self.logs, self.shell)
+        except (CorruptDataError, LogDirError, DiskError) as error:
+            raise StartError(f"the cluster's metadata cannot be read: {error}") from error
+        self.metadata = MetadataService(self.node, self._executor)
+        self.view = ClusterView(self.node_id, lambda: self.image, self.partitions)
+        self.topics = TopicAdmin(self)
+        self.producer_ids = ProducerIdSource(self._allocate_producer_ids)
+        self.groups = GroupCoordinator(self)
+        self.shell.settings_changed(self.node.metadata.image)
+
+    def _make_peers(self) -> NodePeers | Nobody:
+        if is_alone(self.config):
+            return Nobody()
+        from tidelog.broker.node_peers import NodePeers  # takes its time, which a broker alone need not
+
+        return NodePeers(self)
+
+    async def _start_node(self) -> None:
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(result: Exception | None) -> None:
+            if not started.done():
+                started.set_exception(result) if result is not None else started.set_result(None)
+
+        self.node.start(done)
+        failing = asyncio.ensure_future(self.failed.wait())
+        waiting: list[asyncio.Future[Any]] = [started, failing]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failing.cancel()
+        if not started.done():
+            failure = self.shell.failure
+            if isinstance(failure, DiskError):
+                raise StartError(f"the cluster's metadata cannot be written: {failure}") from failure
+            raise StartError(f"the node cannot start: {failure or 'its log says why'}")
+        try:
+            started.result()
         except (LogDirError, CorruptDataError, DiskError) as error:
             raise StartError(str(error)) from error
-        progress.sum_up(len(self.logs.logs))
-        self._check_metadata_dir()
-        for warning in self.logs.warnings:
-            logger.warning("%s", warning)
-        for (topic, index), failure in self.logs.failed_logs.items():
-            logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
-
-    async def _join_cluster(self, publisher: MetadataPublisher) -> None:
-        await self.metadata.begin(
-            torn_transaction=self._torn_transaction,
-            min_insync_replicas=self.config.int("min.insync.replicas"),
-        )
-        self.broker_epoch = await register(
-            self.metadata,
-            node_id=self.node_id,
-            cluster_id=self.cluster_id,
-            incarnation_id=self.rng.randbytes(16),
-            endpoints=self._advertised,
-            rack=self.config.optional_str("broker.rack"),
-            log_dirs=self.logs.directory_ids.values(),
-            stopped_cleanly=self.logs.stopped_cleanly,
-        )
-        await publisher.open_all(self.image)
 
     # ---- what the parts ask of each other
 
-    def _policy_of(self, topic: str) -> TopicPolicy:
-        overrides = self.image.config(ResourceType.TOPIC, topic)
-        policy = topic_policy(
-            TopicConfig.resolve(overrides, self.config),
-            producer_id_expiration_ms=self.config.int("producer.id.expiration.ms"),
-        )
-        # What coordinators promise is kept whatever the durability of records is (D10).
-        return policy._replace(durable=True) if is_internal_topic(topic) else policy
-
     async def _allocate_producer_ids(self) -> range:
         request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch)
-        response = await self.metadata.submit(lambda controller: controller.allocate_producer_ids(request))
+        response = await self.metadata.ask_controller(request)
         if response.error_code:
             raise RequestError(ErrorCode(response.error_code), "no producer ids could be allocated")
         return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
@@ -342,10 +311,7 @@ class Broker:
                 logger.warning("the checkpoint of log directory %s is put off: %s", path, error)
         return frozenset(checkpoint.errors)
 
-    def _metadata_failed(self, error: DiskError) -> None:
-        self.partitions.dir_failed(self.partitions.log_dir_containing(error.path), error)
-
-    def _check_metadata_dir(self) -> None:
+    def check_metadata_dir(self) -> None:
         """While starting: the directory of the metadata log may have failed over one of its partitions."""
         directory = self.logs.dirs[0]
         if not directory.online:
@@ -353,7 +319,7 @@ class Broker:
                 f"log directory {directory.path}, which holds the metadata log, cannot be used: {directory.error}"
             )
 
-    def _dir_is_offline(self, path: str) -> None:
+    def dir_is_offline(self, path: str) -> None:
         """A broker without its metadata log cannot go on; one without all its partitions in the other directories can."""
         if path == self.logs.dirs[0].path:
             logger.critical(
@@ -372,18 +338,24 @@ class Broker:
         if not self._running:
             return
         self._running = False
+        if clean:
+            # Before anything else: whoever else can lead what is led here takes over, and clients are sent there.
+            await called_back(partial(self.node.stop, within_s=STOP_SECONDS))
         for listener in self.listeners:
             listener.stop_accepting()
         await self.housekeeping.stop()
         await self.scrubber.stop()
         await self.cleaner.stop()
         self.groups.stop()
+        self.node.close()
+        self.peers.close()
         await self.dispatcher.drain()
-        await self.group_commit.drain()
+        await drained(self.group_commit)
         for listener in self.listeners:
             listener.close()
-        await self.group_commit.drain()
-        await self.metadata.finish_snapshot()
+        await drained(self.group_commit)
+        await called_back(self.node.snapshots.when_finished)
+        await called_back(self.node.quorum.when_idle)
         async with self._checkpointing:
             await self.in_background(partial(self._close_logs, clean=clean))
         for path, error in self.logs.offline_dirs.items() if clean else ():
@@ -394,10 +366,14 @@ class Broker:
 
     def _close_logs(self, *, clean: bool) -> None:
         with ThreadPoolExecutor(MANY_SYNCS_THREADS, thread_name_prefix="tidelog-close") as executor:
-            self.logs.close(clean=clean, broker_epoch=self.broker_epoch, run_all=partial(_run_in, executor))
+            self.logs.close(clean=clean, broker_epoch=self.broker_epoch, run_all=partial(run_in, executor))
 
-    def _abandon(self) -> None:
+    async def _abandon(self) -> None:
         """The start failed: let go of ports, locks and threads."""
+        if hasattr(self, "node"):
+            self.node.close()
+            self.peers.close()
+            await called_back(self.node.quorum.when_idle)
         for listener in self.listeners:
             listener.close()
         if hasattr(self, "logs"):
@@ -408,8 +384,3 @@ class Broker:
         self._executor.shutdown()
         self._background.shutdown()
         self._readers.shutdown()
-
-
-def _run_in(executor: ThreadPoolExecutor, jobs: Sequence[Callable[[], None]]) -> None:
-    for _ in executor.map(lambda job: job(), jobs):
-        pass  # each raises here what it raised there

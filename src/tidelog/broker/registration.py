@@ -1,38 +1,36 @@
-"""This node's registration with the controller: who it is, where clients find it, what it can do, where it keeps its logs."""
+"""This broker as the controller shall know it: who it is, where clients find it, what it can do, where its logs are, and whether it has lost anything.
+
+The last is said by naming the epoch of the run before (D10): "all that I was counted for is still here". True after a clean stop; after any other one in `durability=fsync`; and for a
+broker alone, since whatever its logs hold is all there is. Never if a log directory is a new one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog.broker.metadata_service import MetadataService
+from tidelog.broker.settings import is_alone
 from tidelog.config.listeners import Endpoint
-from tidelog.controller.controller import Controller
+from tidelog.config.resolve import BrokerConfig
 from tidelog.controller.features import SUPPORTED_FEATURES
-from tidelog.controller.result import ControllerResult
-from tidelog.wire.messages.broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    Feature,
-    Listener,
-)
+from tidelog.controller.image import BrokerImage, MetadataImage
+from tidelog.storage.log_manager import LogManager
+from tidelog.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+
+UNKNOWN_EPOCH = -1
 
 
-async def register(
-    metadata: MetadataService,
+def registration(
+    image: MetadataImage,
+    logs: LogManager,
+    config: BrokerConfig,
     *,
-    node_id: int,
-    cluster_id: str,
     incarnation_id: bytes,
     endpoints: Iterable[Endpoint],
-    rack: str | None,
-    log_dirs: Iterable[bytes],
-    stopped_cleanly: bool,
-) -> int:
-    """Register and be unfenced; returns the broker epoch."""
-    known = metadata.image.brokers.get(node_id)
-    request = BrokerRegistrationRequest(
-        broker_id=node_id,
-        cluster_id=cluster_id,
+) -> BrokerRegistrationRequest:
+    known = image.brokers.get(config.node_id)
+    return BrokerRegistrationRequest(
+        broker_id=config.node_id,
+        cluster_id=logs.cluster_id,
         incarnation_id=incarnation_id,
         listeners=[
             Listener(name=endpoint.name, host=endpoint.host, port=endpoint.port) for endpoint in endpoints
@@ -41,17 +39,16 @@ async def register(
             Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in SUPPORTED_FEATURES.items()
         ],
-        rack=rack,
-        log_dirs=list(log_dirs),
-        # Every replica in a cluster of one is here: whatever this node's logs hold is all there is.
-        previous_broker_epoch=known.epoch if known is not None else -1,
+        rack=config.optional_str("broker.rack"),
+        log_dirs=list(logs.directory_ids.values()),
+        previous_broker_epoch=known.epoch
+        if known is not None and _lost_nothing(known, logs, config)
+        else UNKNOWN_EPOCH,
     )
 
-    def decide(controller: Controller) -> ControllerResult[BrokerRegistrationResponse]:
-        next_offset = metadata.next_offset
-        resumed = controller.resume_broker(request, next_offset=next_offset, stopped_cleanly=stopped_cleanly)
-        return resumed or controller.register_broker(request, next_offset=next_offset)
 
-    epoch = (await metadata.submit(decide)).broker_epoch
-    await metadata.submit(lambda controller: controller.unfence_broker(node_id, epoch))
-    return epoch
+def _lost_nothing(known: BrokerImage, logs: LogManager, config: BrokerConfig) -> bool:
+    if is_alone(config):
+        return True
+    same_disks = set(known.log_dirs) <= set(logs.directory_ids.values()) and not logs.offline_dirs
+    return same_disks and (logs.stopped_cleanly or config.str("durability") == "fsync")

@@ -14,7 +14,8 @@ import sys
 import time
 
 from tidelog.broker.event_loop import run as run_loop
-from tidelog.broker.node import Broker, StartError
+from tidelog.broker.node import Broker
+from tidelog.broker.node_shell import StartError
 from tidelog.broker.start_checks import raise_open_files_limit, segment_files_limit, start_warnings
 from tidelog.config.resolve import BrokerConfig
 from tidelog.storage.posix_disk import PosixDisk

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import uuid
+
 from tidelog.broker.listener import ConnectionLimits
+from tidelog.client.addresses import Address, parse_address
+from tidelog.cluster.lifecycle import LifecycleTimings
+from tidelog.cluster.node import NodeSettings
+from tidelog.cluster.snapshots import SnapshotLimits
 from tidelog.config.resolve import BrokerConfig
 from tidelog.controller.result import ControllerSettings
+from tidelog.controller.service_ports import ControllerTimings
 from tidelog.coordinator.group.settings import GroupSettings, MigrationPolicy
+from tidelog.quorum.values import QuorumSettings, Voters
+from tidelog.replication.fetcher import FetcherSettings
+from tidelog.storage.log_manager import LogManager
 
 
 def connection_limits(config: BrokerConfig) -> ConnectionLimits:
@@ -33,6 +44,77 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         min_insync_replicas=config.int("min.insync.replicas"),
         unclean_leader_election_enable=config.bool("unclean.leader.election.enable"),
         delete_topic_enable=config.bool("delete.topic.enable"),
+    )
+
+
+def voter_addresses(config: BrokerConfig) -> dict[int, Address]:
+    """Where the controllers of a cluster are. Empty for a node alone, which talks to nobody."""
+    voters = {}
+    for entry in config.list("controller.quorum.voters"):
+        voter, _, address = entry.partition("@")
+        voters[int(voter)] = parse_address(address)
+    return voters
+
+
+def is_alone(config: BrokerConfig) -> bool:
+    """The only controller there is, whose only broker may be itself."""
+    return voter_addresses(config).keys() <= {config.node_id} and "controller" in config.list("process.roles")
+
+
+def cluster_id(config: BrokerConfig) -> str | None:
+    """Nodes that are given the same voters are of the same cluster: they agree on its id without a word. A node alone draws one."""
+    if len(voter_addresses(config)) < 2:
+        return None
+    named = ",".join(sorted(config.list("controller.quorum.voters")))
+    return base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_URL, named).bytes).decode().rstrip("=")
+
+
+def node_settings(config: BrokerConfig, logs: LogManager) -> NodeSettings:
+    return NodeSettings(
+        quorum=_quorum_settings(config, logs),
+        cluster_id=logs.cluster_id,
+        is_broker="broker" in config.list("process.roles"),
+        controller=ControllerTimings(
+            session_timeout_s=config.int("broker.session.timeout.ms") / 1000,
+            balance_interval_s=config.int("leader.imbalance.check.interval.seconds")
+            if config.bool("auto.leader.rebalance.enable")
+            else None,
+        ),
+        lifecycle=LifecycleTimings(
+            heartbeat_interval_s=config.int("broker.heartbeat.interval.ms") / 1000,
+        ),
+        fetcher=FetcherSettings(
+            wait_max_ms=config.int("replica.fetch.wait.max.ms"),
+            min_bytes=config.int("replica.fetch.min.bytes"),
+            partition_bytes_max=config.int("replica.fetch.max.bytes"),
+            response_bytes_max=config.int("replica.fetch.response.max.bytes"),
+            backoff_ms=config.int("replica.fetch.backoff.ms"),
+            timeout_ms=config.int("replica.socket.timeout.ms"),
+        ),
+        snapshots=SnapshotLimits(
+            config.int("metadata.log.max.record.bytes.between.snapshots"),
+            config.int("metadata.log.max.snapshot.interval.ms"),
+        ),
+        lag_seconds_max=config.int("replica.lag.time.max.ms") / 1000,
+        min_insync_replicas=config.int("min.insync.replicas"),
+    )
+
+
+def _quorum_settings(config: BrokerConfig, logs: LogManager) -> QuorumSettings:
+    def seconds(name: str) -> float:
+        return config.int(f"controller.quorum.{name}.ms") / 1000
+
+    return QuorumSettings(
+        node_id=config.node_id,
+        voters=Voters.of(voter_addresses(config) or [config.node_id]),
+        cluster_id=logs.cluster_id,
+        election_timeout_s=seconds("election.timeout"),
+        election_backoff_max_s=seconds("election.backoff.max"),
+        fetch_timeout_s=seconds("fetch.timeout"),
+        request_timeout_s=seconds("request.timeout"),
+        retry_backoff_s=seconds("retry.backoff"),
+        fetch_max_bytes=config.int("controller.quorum.fetch.max.bytes"),
+        fetch_snapshot_max_bytes=config.int("controller.quorum.fetch.snapshot.max.bytes"),
     )
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from tidelog.broker.metadata_service import MetadataService
 from tidelog.errors import RequestError
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tidelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+
+if TYPE_CHECKING:
+    from tidelog.broker.node import Broker
 
 USE_DEFAULT = -1
 
 
 class TopicAdmin:
-    def __init__(self, metadata: MetadataService) -> None:
-        self._metadata = metadata
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
 
     async def create(
         self,
@@ -37,10 +45,11 @@ class TopicAdmin:
                 )
             ]
         )
-        response = await self._metadata.submit(lambda controller: controller.create_topics(request))
+        response: CreateTopicsResponse = await self._broker.metadata.ask_controller(request)
         result = response.topics[0]
         if result.error_code and not (exist_ok and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
             raise RequestError(ErrorCode(result.error_code), result.error_message or "")
+        await self._broker.metadata.when(lambda image: name in image.topics_by_name)
 
     async def create_with_defaults(self, name: str) -> None:
         """For a client that asked for a topic that is not there. Somebody else may have been faster."""
@@ -48,7 +57,8 @@ class TopicAdmin:
 
     async def delete(self, name: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
-        response = await self._metadata.submit(lambda controller: controller.delete_topics(request))
+        response: DeleteTopicsResponse = await self._broker.metadata.ask_controller(request)
         result = response.responses[0]
         if result.error_code:
             raise RequestError(ErrorCode(result.error_code), result.error_message or "")
+        await self._broker.metadata.when(lambda image: result.topic_id not in image.topics_by_id)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
+DEFAULT_DATA_DIR = "tidelog-data"
 # Variables with our prefix that are no broker settings.
 OTHER_VARIABLES = (
     "TIDELOG_BOOTSTRAP_SERVERS",
@@ -48,6 +49,15 @@ def start(
     host: Annotated[
         str | None, typer.Option("--host", show_default=DEFAULT_HOST, help="The address to listen on.")
     ] = None,
+    brokers: Annotated[
+        int,
+        typer.Option(
+            "--brokers",
+            min=1,
+            max=16,
+            help="So many brokers on this machine, as one cluster, on consecutive ports.",
+        ),
+    ] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting; repeatable.")
     ] = None,
@@ -61,10 +71,43 @@ def start(
     Settings come from the properties file, then from TIDELOG_… environment variables (TIDELOG_LOG_RETENTION_MS is
     log.retention.ms), then from --set, then from the other options; the later wins.
     """
+    if brokers > 1:
+        raise typer.Exit(_start_many(brokers, config, settings or (), data_dir, host, port))
     resolved = resolve(config, os.environ, settings or (), data_dir=data_dir, host=host, port=port)
     from tidelog.broker.server import run
 
     raise typer.Exit(run(resolved, started_at=STARTED_AT))
+
+
+def _start_many(
+    brokers: int,
+    config: Path | None,
+    assignments: Sequence[str],
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+) -> int:
+    from tidelog.cli.local_cluster import LocalClusterError
+    from tidelog.cli.supervisor import supervise
+    from tidelog.config import ConfigError, combine, from_assignments, from_environment
+
+    if config is not None:
+        raise ConfigError(
+            [
+                "--config is the file of one node: leave --brokers out, or give settings for all of them with --set"
+            ]
+        )
+    given = combine(from_environment(os.environ, ignore=OTHER_VARIABLES), from_assignments(assignments))
+    try:
+        return supervise(
+            Path(data_dir or DEFAULT_DATA_DIR).absolute(),
+            brokers=brokers,
+            host=host or DEFAULT_HOST,
+            port=DEFAULT_PORT if port is None else port,
+            settings=given.values,
+        )
+    except LocalClusterError as error:
+        raise ConfigError([str(error)]) from error
 
 
 def resolve(

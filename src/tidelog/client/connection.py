@@ -77,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._when_writable: list[Callable[[], None]] = []
         self._gone = asyncio.Event()
+        self.when_lost: Callable[[], None] | None = None
+        """For whoever takes the end of the connection as a sign, whether or not something waits for an answer."""
 
     @classmethod
     async def open(
@@ -286,6 +288,8 @@ class Connection(asyncio.BufferedProtocol):
             if not pending.answer.done():
                 pending.answer.set_exception(_again(failure))
                 pending.answer.exception()  # somebody may have stopped waiting; that is no "never retrieved" warning
+        if self.when_lost is not None:
+            self.when_lost()
         if self._transport is None:
             return
         if let_writes_finish:

@@ -57,22 +57,32 @@ def broker_problems(values: TypedValues, given: Mapping[str, str]) -> list[str]:
 
 def _cluster_problems(values: TypedValues) -> list[str]:
     problems = []
-    missing = [role for role in ("broker", "controller") if role not in values.list("process.roles")]
-    if missing:
+    roles, node_id = values.list("process.roles"), values.int("node.id")
+    voters = {int(voter.partition("@")[0]) for voter in values.list("controller.quorum.voters")}
+    if "broker" not in roles and "controller" not in roles:
+        problems.append("process.roles is empty: a node is a broker, a controller or both")
+    bootstrap = values.list("controller.quorum.bootstrap.servers")
+    if len(bootstrap) > 1 and not voters:
+        # Kafka's own file names one, which is the node itself. Several nodes that each took themselves for all would be several clusters.
         problems.append(
-            f"process.roles leaves out {missing[0]}: a node of this release is broker and controller in one process"
+            f"controller.quorum.bootstrap.servers names {len(bootstrap)} controllers of a dynamic quorum, which Tidelog does not have yet:"
+            " name them in controller.quorum.voters, each as id@host:port"
         )
-    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
-        members = values.list(name)
-        if len(members) > 1:
-            # Three nodes that each ignored the other two would be three clusters with the same data.
-            problems.append(
-                f"{name} names {len(members)} controllers: this release runs one node per cluster"
-            )
-    voters = values.list("controller.quorum.voters")
-    if len(voters) == 1 and int(voters[0].partition("@")[0]) != values.int("node.id"):
+    if voters and "controller" in roles and node_id not in voters:
         problems.append(
-            f"controller.quorum.voters names node {voters[0].partition('@')[0]}, but this is node {values.int('node.id')}"
+            f"node {node_id} is to be a controller, and controller.quorum.voters does not name it (it names {', '.join(map(str, sorted(voters)))}):"
+            " add it there, or leave controller out of process.roles"
+        )
+    if "controller" not in roles:
+        if not voters:
+            problems.append("a broker without a controller of its own needs controller.quorum.voters")
+        elif node_id in voters:
+            problems.append(
+                f"controller.quorum.voters names node {node_id}, whose process.roles leave out controller"
+            )
+    if len(voters) > 1 and "controller" in roles and not values.list("controller.listener.names"):
+        problems.append(
+            "controllers of a cluster talk to each other at a listener of their own: name it in controller.listener.names and give it an address in listeners"
         )
     return problems
 

@@ -96,6 +96,14 @@ class BrokerConfig(TypedValues):
     def log_dirs(self) -> tuple[str, ...]:
         return self.list("log.dirs") or self.list("log.dir")
 
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener at which brokers find each other."""
+        named = self.optional_str("inter.broker.listener.name")
+        if named:
+            return named.upper()
+        return next((endpoint.name for endpoint in self.advertised if not endpoint.for_controllers), "")
+
     def without_effect(self) -> list[str]:
         """The static settings that were given and change nothing, each with the reason, for the log at start."""
         return [

@@ -1,9 +1,9 @@
-"""Brokers that come and go: registration, fencing, unfencing, controlled shutdown.
+"""Brokers that register: who may, as whom, and what becomes of the places that an earlier run of theirs had.
 
 Owns the rules of a broker's epoch: it is the offset at which its registration is written, so a later run always has a
 larger one, and whatever an earlier run still says is refused (KIP-903, I22). A broker that names the epoch of its
 previous run says "my log still holds everything I was counted for": after a clean stop, and in `durability=fsync` always
-(D10). One that cannot say it leaves ISR and ELR of every partition (I23).
+(D10). One that cannot say it, or comes without a log directory that it had, leaves ISR and ELR of every partition (I23).
 
 The only broker of a cluster is a case of its own (`resume_broker`): nobody else could lead meanwhile, so its restart is no reason
 to fence it, to take its partitions away and to give them back, two records for each of perhaps ten thousand.
@@ -11,10 +11,10 @@ to fence it, to take its partitions away and to give them back, two records for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from typing import Final
+from collections.abc import Iterator
 
-from tidelog.controller.elections import partition_change, rules_for
+from tidelog.controller.broker_states import changes
+from tidelog.controller.elections import NOBODY
 from tidelog.controller.features import unsupported_features
 from tidelog.controller.image import (
     LOST_DIRECTORY,
@@ -23,12 +23,11 @@ from tidelog.controller.image import (
     MetadataImage,
     VersionRange,
 )
-from tidelog.controller.metadata_records import NO_LEADER, PartitionChangeRecord
+from tidelog.controller.metadata_records import PartitionChangeRecord
 from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.controller.registration_records import (
     BrokerEndpoint,
     BrokerFeature,
-    BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
 )
 from tidelog.controller.result import ControllerResult, ControllerSettings
@@ -38,10 +37,6 @@ from tidelog.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-
-_FENCE: Final = 1
-_UNFENCE: Final = -1
-_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def register_broker(
@@ -58,7 +53,8 @@ def register_broker(
     existing = image.brokers.get(request.broker_id)
     if existing is None:
         record = _registration(request, next_offset)
-        return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), [record])
+        response = BrokerRegistrationResponse(broker_epoch=next_offset)
+        return ControllerResult(response, [record, *_rehomed(image, record)])
     if existing.incarnation_id == request.incarnation_id:
         # The answer to its first request was lost. It is the same process, so nothing that it was counted for changes.
         record = _registration(request, existing.epoch)
@@ -71,10 +67,12 @@ def register_broker(
             " until its session has timed out",
         )
     gone = frozenset({request.broker_id})
-    lossy = gone if request.previous_broker_epoch != existing.epoch else _NOBODY
-    records: list[MetadataRecord] = [_registration(request, next_offset)]
+    lossy = NOBODY if _is_lossless(request, existing) else gone
+    record = _registration(request, next_offset)
+    records: list[MetadataRecord] = [record]
     if lossy or not existing.fenced:
-        records += _changes(image, settings, leaving=gone, lossy=lossy)
+        records += changes(image, settings, leaving=gone, lossy=lossy)
+    records += _rehomed(image, record)
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), records)
 
 
@@ -98,60 +96,30 @@ def resume_broker(
     _check_registration(image, request, cluster_id)
     registration = _registration(request, next_offset)
     registration.fenced = False
-    records: list[MetadataRecord] = [registration, *_changes(image, settings, returning=broker_id)]
+    records: list[MetadataRecord] = [registration, *changes(image, settings, returning=broker_id)]
     if not stopped_cleanly:
         records += [
             PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
             for topic, index, partition in image.partitions()
             if partition.leader == broker_id
         ]
+    records += _rehomed(image, registration)
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=next_offset), records)
 
 
-def fence_broker(
-    image: MetadataImage, broker_id: int, settings: ControllerSettings
-) -> ControllerResult[None]:
-    """The broker is not to be reached: it leaves every ISR, and leads nothing."""
-    broker = image.brokers.get(broker_id)
-    if broker is None or broker.fenced:
-        return ControllerResult(None)
-    change = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=_FENCE)
-    return ControllerResult(None, [*_changes(image, settings, leaving=frozenset({broker_id})), change])
+def _is_lossless(request: BrokerRegistrationRequest, existing: BrokerImage) -> bool:
+    return request.previous_broker_epoch == existing.epoch and set(existing.log_dirs) <= set(request.log_dirs)
 
 
-def unfence_broker(
-    image: MetadataImage, broker_id: int, broker_epoch: int, settings: ControllerSettings
-) -> ControllerResult[None]:
-    """The broker has caught up with the metadata: it may lead again, and does where nobody else can."""
-    broker = current_broker(image, broker_id, broker_epoch)
-    if not broker.fenced:
-        return ControllerResult(None)
-    change = BrokerRegistrationChangeRecord(broker_id, broker_epoch, fenced=_UNFENCE)
-    return ControllerResult(None, [change, *_changes(image, settings, returning=broker_id)])
-
-
-def begin_controlled_shutdown(
-    image: MetadataImage, broker_id: int, broker_epoch: int, settings: ControllerSettings
-) -> ControllerResult[None]:
-    """The broker wants to stop: its partitions get other leaders first (KIP-841)."""
-    broker = current_broker(image, broker_id, broker_epoch)
-    if broker.in_controlled_shutdown:
-        return ControllerResult(None)
-    change = BrokerRegistrationChangeRecord(broker_id, broker_epoch, in_controlled_shutdown=1)
-    return ControllerResult(None, [change, *_changes(image, settings, leaving=frozenset({broker_id}))])
-
-
-def current_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registration that a request with this epoch speaks for, or RequestError."""
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
-    if broker.epoch != broker_epoch:
-        raise RequestError(
-            ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {broker_id} speaks with epoch {broker_epoch}, its registration has {broker.epoch}: it must register anew",
-        )
-    return broker
+def _rehomed(image: MetadataImage, registration: RegisterBrokerRecord) -> Iterator[PartitionChangeRecord]:
+    """Replicas in a directory that the broker no longer has will be made anew in one that it has."""
+    online = {*registration.log_dirs, UNASSIGNED_DIRECTORY}
+    home = registration.log_dirs[0] if len(registration.log_dirs) == 1 else UNASSIGNED_DIRECTORY
+    for topic, index, partition in image.partitions():
+        places = dict(zip(partition.replicas, partition.directories, strict=True))
+        if places.get(registration.broker_id, home) not in online:
+            places[registration.broker_id] = home
+            yield PartitionChangeRecord(index, topic.topic_id, directories=list(places.values()))
 
 
 def _check_registration(image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str) -> None:
@@ -207,41 +175,3 @@ def _registration(request: BrokerRegistrationRequest, epoch: int) -> RegisterBro
         rack=request.rack,
         log_dirs=sorted(request.log_dirs),
     )
-
-
-def _changes(
-    image: MetadataImage,
-    settings: ControllerSettings,
-    *,
-    leaving: Set[int] = _NOBODY,
-    lossy: Set[int] = _NOBODY,
-    returning: int | None = None,
-) -> Iterator[PartitionChangeRecord]:
-    """One record for every partition that the coming or going of a broker changes."""
-    is_active = _activity(image, leaving, returning)
-    for topic in image.topics_by_name.values():
-        rules = None
-        for index, partition in topic.partitions.items():
-            if returning is None:
-                concerned = not leaving.isdisjoint(partition.isr) or not lossy.isdisjoint(partition.elr)
-            else:
-                concerned = partition.leader == NO_LEADER and returning in partition.replicas
-            if not concerned:
-                continue
-            rules = rules or rules_for(
-                image,
-                topic.name,
-                is_active,
-                min_isr=settings.min_insync_replicas,
-                unclean=settings.unclean_leader_election_enable,
-            )
-            record = partition_change(topic, index, rules, leaving=leaving, lossy=lossy)
-            if record is not None:
-                yield record
-
-
-def _activity(image: MetadataImage, leaving: Set[int], returning: int | None) -> Callable[[int], bool]:
-    active = {broker.broker_id for broker in image.brokers.values() if broker.active} - leaving
-    if returning is not None:
-        active.add(returning)
-    return active.__contains__

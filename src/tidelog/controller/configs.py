@@ -2,7 +2,7 @@
 
 Owns which changes are well formed and what records they become; what a setting may be is the `ConfigValidator`'s
 business. Resources of one request succeed or fail one by one, and a refused one changes nothing. A change of
-min.insync.replicas also clears the ELR it was counted with (KIP-966, I23).
+min.insync.replicas also changes who is an eligible leader (`min_insync`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 from tidelog.controller.elections import MIN_INSYNC_REPLICAS
 from tidelog.controller.features import elr_enabled
 from tidelog.controller.image import MetadataImage, ResourceKey, ResourceType
-from tidelog.controller.metadata_records import ClearElrRecord, ConfigRecord
+from tidelog.controller.metadata_records import ConfigRecord
 from tidelog.controller.metadata_serde import MetadataRecord
+from tidelog.controller.min_insync import void_elr_records
 from tidelog.controller.result import ConfigValidator, ControllerResult, ControllerSettings
 from tidelog.errors import RequestError
 from tidelog.storage.files import topic_name_problem
@@ -148,7 +149,7 @@ class ConfigChanges:
         self._validate(key, after, frozenset(name for name in different if name in after))
         records: list[MetadataRecord] = [ConfigRecord(*key, name, after.get(name)) for name in different]
         if MIN_INSYNC_REPLICAS in different and elr_enabled(self._image):
-            records.append(ClearElrRecord(key.name))
+            records += void_elr_records(self._image, key, after, self._settings)
         return records
 
     def _check_min_insync_replicas(

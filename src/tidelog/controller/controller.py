@@ -14,12 +14,18 @@ subject raise RequestError. `replay` is the only way state changes (D5, I18, I36
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from tidelog.controller import brokers, topic_deletion
+from tidelog.controller import broker_states, brokers, elect_leaders, topic_deletion
+from tidelog.controller.alter_partition import alter_partition
 from tidelog.controller.configs import ConfigChanges
+from tidelog.controller.controller_registration import register_controller
 from tidelog.controller.delta import MetadataDelta
+from tidelog.controller.elect_leaders import ElectLeaders
+from tidelog.controller.feature_updates import update_features
+from tidelog.controller.heartbeats import ShutdownProgress, broker_heartbeat
 from tidelog.controller.image import EMPTY_IMAGE, MetadataImage
+from tidelog.controller.last_known import Survivor, elect_survivors
 from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.controller.partitions import create_partitions
 from tidelog.controller.producer_ids import allocate_producer_ids
@@ -31,17 +37,26 @@ from tidelog.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsResponse,
 )
 from tidelog.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from tidelog.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from tidelog.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tidelog.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from tidelog.wire.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from tidelog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tidelog.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tidelog.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
 class Controller:
@@ -123,14 +138,55 @@ class Controller:
             settings=self._settings,
         )
 
+    def broker_heartbeat(
+        self,
+        request: BrokerHeartbeatRequest,
+        progress: ShutdownProgress = ShutdownProgress(),  # noqa: B008
+    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        return broker_heartbeat(self._image, request, self._settings, progress)
+
     def fence_broker(self, broker_id: int) -> ControllerResult[None]:
-        return brokers.fence_broker(self._image, broker_id, self._settings)
+        return broker_states.fence_broker(self._image, broker_id, self._settings)
 
     def unfence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-        return brokers.unfence_broker(self._image, broker_id, broker_epoch, self._settings)
+        return broker_states.unfence_broker(self._image, broker_id, broker_epoch, self._settings)
 
     def begin_controlled_shutdown(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-        return brokers.begin_controlled_shutdown(self._image, broker_id, broker_epoch, self._settings)
+        return broker_states.begin_controlled_shutdown(self._image, broker_id, broker_epoch, self._settings)
+
+    def unregister_broker(
+        self, request: UnregisterBrokerRequest
+    ) -> ControllerResult[UnregisterBrokerResponse]:
+        return broker_states.unregister_broker(self._image, request, self._settings)
+
+    # ---- who leads, who is in sync
+
+    def alter_partition(self, request: AlterPartitionRequest) -> ControllerResult[AlterPartitionResponse]:
+        return alter_partition(self._image, request, self._settings)
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
+        return ElectLeaders(self._image, self._settings).elect(request)
+
+    def balance_leaders(self) -> ControllerResult[bool]:
+        return elect_leaders.balance_leaders(self._image, self._settings)
+
+    def elect_leaderless(self) -> ControllerResult[bool]:
+        return elect_leaders.elect_leaderless(self._image, self._settings)
+
+    def elect_survivors(self, survivors: list[Survivor]) -> ControllerResult[None]:
+        return elect_survivors(self._image, survivors, self._settings)
+
+    # ---- the quorum's nodes, features
+
+    def register_controller(
+        self, request: ControllerRegistrationRequest
+    ) -> ControllerResult[ControllerRegistrationResponse]:
+        return register_controller(self._image, request)
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, voters: Collection[int] = ()
+    ) -> ControllerResult[UpdateFeaturesResponse]:
+        return update_features(self._image, request, self._settings, voters=voters)
 
     # ---- producer ids
 

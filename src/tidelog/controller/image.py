@@ -106,6 +106,12 @@ class BrokerImage(NamedTuple):
         """May lead and join an ISR (KIP-841)."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    def has_online(self, directory: bytes) -> bool:
+        """Whether a replica there can be served. What has no place yet will be given one that works."""
+        if directory == UNASSIGNED_DIRECTORY or not self.log_dirs:
+            return True
+        return directory in self.log_dirs
+
     def default_directory(self) -> bytes:
         """Where a new replica will be, as far as can be said now: with several directories the broker decides."""
         return self.log_dirs[0] if len(self.log_dirs) == 1 else UNASSIGNED_DIRECTORY

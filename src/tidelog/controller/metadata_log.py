@@ -105,6 +105,12 @@ class MetadataLogReader:
         self.next_offset = next_offset
         self.leader_epoch = leader_epoch
         self._transaction: list[MetadataRecord] | None = None
+        self._began_at = next_offset
+
+    @property
+    def settled_offset(self) -> int:
+        """Everything below has become true or never will: the beginning of an open transaction, else `next_offset`."""
+        return self.next_offset if self._transaction is None else self._began_at
 
     @property
     def in_transaction(self) -> bool:
@@ -147,6 +153,8 @@ class MetadataLogReader:
                 decoded = decode_record(record.value)
             except CorruptDataError as error:
                 raise CorruptDataError(f"metadata log, offset {record.offset}: {error}") from error
+            if type(decoded) is BeginTransactionRecord:
+                self._began_at = header.base_offset
             self._take(decoded, record.offset, committed)
         if committed:
             yield CommittedChange(committed, header.last_offset, header.partition_leader_epoch)

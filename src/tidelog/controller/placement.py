@@ -3,7 +3,8 @@
 Owns the striping: the first replicas of successive partitions walk over the racks in turn and over the brokers inside each
 rack, the other replicas go to the racks that follow. So leaders and replicas are spread evenly, a partition has
 replicas in as many racks as it can, and no broker twice. A fenced broker is taken only after its rack's others,
-and never as first replica. Chance decides the order only, through the given `Rng`.
+and never as first replica. Chance decides the order only, through the given `Rng`, and anew after each round: a broker's partitions
+are not all followed by the same other one, which would get all of its leaderships when it fails.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class _Rack:
         self._leader_turn = 0
         self._turn = 0
 
+    def shuffle(self, rng: Rng) -> None:
+        self._active = _shuffled(self._active, rng)
+        self._fenced = _shuffled(self._fenced, rng)
+        self._leader_turn = self._turn = 0
+
     @property
     def can_lead(self) -> bool:
         return bool(self._active)
@@ -57,11 +63,14 @@ class ReplicaPlacer:
 
     def __init__(self, brokers: Iterable[UsableBroker], rng: Rng) -> None:
         usable = list(brokers)
+        self._rng = rng
         self._broker_count = len(usable)
+        self._active_count = sum(not broker.fenced for broker in usable)
+        self._placed = 0
         by_rack: dict[str | None, list[UsableBroker]] = {}
         for broker in usable:
             by_rack.setdefault(broker.rack, []).append(broker)
-        self._racks = _shuffled([_Rack(_shuffled(members, rng)) for members in by_rack.values()], rng)
+        self._racks = [_Rack(members) for members in by_rack.values()]
         self._next_rack = 0
 
     def check(self, replication_factor: int) -> None:
@@ -81,6 +90,9 @@ class ReplicaPlacer:
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """The replicas of the next partition, its preferred leader first."""
         self.check(replication_factor)
+        if self._placed % self._active_count == 0:
+            self._shuffle()
+        self._placed += 1
         replicas = [self._leader_rack().next_leader()]
         rack = self._next_rack
         while len(replicas) < replication_factor:
@@ -89,6 +101,12 @@ class ReplicaPlacer:
                 replicas.append(broker)
             rack += 1
         return tuple(replicas)
+
+    def _shuffle(self) -> None:
+        self._racks = _shuffled(self._racks, self._rng)
+        self._next_rack = 0
+        for rack in self._racks:
+            rack.shuffle(self._rng)
 
     def _leader_rack(self) -> _Rack:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.controller.brokers import current_broker
+from tidelog.controller.broker_states import current_broker
 from tidelog.controller.image import MetadataImage
 from tidelog.controller.metadata_records import ProducerIdsRecord
 from tidelog.controller.result import ControllerResult

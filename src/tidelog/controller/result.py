@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from tidelog.controller.metadata_serde import MetadataRecord
+from tidelog.errors import RequestError
 from tidelog.wire.messages.create_topics import CreatableTopicConfigs
 
 R = TypeVar("R")
@@ -36,6 +37,7 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     partitions_per_cluster_max: int = 200_000
     records_per_request_max: int = 10_000
+    elections_per_balance_max: int = 1000
 
 
 class ConfigValidator(Protocol):
@@ -64,3 +66,16 @@ class ConfigValidator(Protocol):
     ) -> list[CreatableTopicConfigs]:
         """Every setting that a topic with these dynamic ones has, for the answer to CreateTopics (version 5 on)."""
         ...
+
+
+def refuse_each(response: object, error: RequestError) -> bool:
+    """Put the error of a change that was not made into the answer, where that has one result per thing that was to be changed."""
+    if hasattr(response, "error_code"):
+        return False
+    for name in ("topics", "responses", "results"):
+        for result in getattr(response, name, ()):
+            if not result.error_code:
+                result.error_code, result.error_message = error.code, error.message
+        if hasattr(response, name):
+            return True
+    return False

@@ -10,8 +10,8 @@ Budget: 270 µs of the whole process for a fetch that waits and the produce that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from tidelog.ports import Scheduler, TimerHandle
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
 
@@ -20,18 +20,6 @@ PARTITIONS_PER_TURN = 2000
 thousands of partitions must not keep everybody waiting at every record."""
 WIDE = 100
 """Fewer partitions than these are looked at so quickly that nobody has to wait for it."""
-
-
-class TimerHandle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Scheduler(Protocol):
-    """The event loop, as far as waiting needs it. asyncio's loop satisfies it; so does the simulation's."""
-
-    def call_soon(self, callback: Callable[[], object], /) -> object: ...
-
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> TimerHandle: ...
 
 
 class FetchPurgatory:
@@ -49,12 +37,19 @@ class FetchPurgatory:
         max_wait_ms: int,
         look: Callable[[], Callable[[], None] | None],
         complete: Callable[[], None],
+        whole_log: bool = False,
     ) -> ParkedFetch:
-        """Wait until `look`, called whenever something happened, returns how to answer; or, after `max_wait_ms`, call `complete`."""
+        """Wait until `look`, called whenever something happened, returns how to answer; or, after `max_wait_ms`, call `complete`.
+
+        With `whole_log`, as followers wait, something has happened when anything was appended, committed or not.
+        """
         fetch = ParkedFetch(self, partitions, look, complete)
         fetch.timer = self.scheduler.call_later(max_wait_ms / 1000, fetch.expire)
         for partition in partitions:
-            partition.watch(fetch)
+            if whole_log:
+                partition.watch_end(fetch)
+            else:
+                partition.watch(fetch)
         self.parked += 1
         return fetch
 

@@ -29,6 +29,8 @@ LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TRUNCATION_INTENT: Final = "truncation-intent"
 METADATA_SNAPSHOT: Final = ".checkpoint"  # of the controller's log only
+PART: Final = ".part"  # of a metadata snapshot that is being fetched
+QUORUM_STATE: Final = "quorum-state"  # of the controller's log only
 
 # Files of a log directory.
 META_PROPERTIES: Final = "meta.properties"

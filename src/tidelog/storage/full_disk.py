@@ -31,9 +31,20 @@ def refuse(log: Log, header: BatchHeader, error: DiskError, now_ms: int) -> None
     """The append of a batch failed. On a full disk undo it and raise RequestError; return if the error must be raised as it is."""
     if not error.out_of_space:
         return
-    log.active.drop_unfinished(log.log_end_offset)
-    if log.epochs.dirty:
-        log.epochs.truncate_from_end(log.log_end_offset)  # the next append stores it again
-    log.space.ran_out(error, now_ms)
+    _undo(log, error, now_ms)
     log.producers.refused(header)
     raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: {log.space.reason}") from error
+
+
+def refuse_follower(log: Log, error: DiskError, now_ms: int) -> None:
+    """The same for batches of the leader: whole ones that were written stay, and the rest is fetched again."""
+    if error.out_of_space:
+        _undo(log, error, now_ms)
+        log.epochs.truncate_from_end(log.log_end_offset)  # one that was to begin with what was not written
+        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: {log.space.reason}") from error
+
+
+def _undo(log: Log, error: DiskError, now_ms: int) -> None:
+    """A leader's epoch stays: it begins at the log's end, whether a record is there or not (KIP-279)."""
+    log.active.drop_unfinished(log.log_end_offset)
+    log.space.ran_out(error, now_ms)

@@ -226,12 +226,13 @@ class Log:
         append_time = max_timestamp if attributes & TIMESTAMP_TYPE_FLAG else -1
         return AppendResult(first_offset, last_offset, append_time, self.log_start_offset, False)
 
-    def append_as_follower(self, records: Buffer, *, now_ms: int) -> int:
+    def append_as_follower(self, records: Buffer, *, now_ms: int, leader_epoch: int | None = None) -> int:
         """Append batches as the leader sent them, offsets and epochs included; returns how many. A cut-off tail is ignored.
 
-        CorruptDataError, and nothing appended, when a CRC fails or an offset is not above what is here (M27).
+        CorruptDataError, and nothing appended, when a CRC fails, an offset is not above what is here (M27), or a leader epoch is below
+        what is here or above that of the leader. RequestError when the disk is full.
         """
-        return log_append.append_as_follower(self, records, now_ms)
+        return log_append.append_as_follower(self, records, now_ms, leader_epoch)
 
     def must_roll(self, header: BatchHeader, now_ms: int, *, pending_bytes: int = 0) -> bool:
         """Whether a batch needs a new segment, with `pending_bytes` about to be written before it."""
@@ -478,7 +479,9 @@ class Log:
         return retention.take_due_files(self, now_ms)
 
     def truncate_to(self, offset: int) -> bool:
-        """Cut the log so that nothing at or above `offset` remains. False if there was nothing. Durable when it returns."""
+        """Cut the log so that nothing at or above `offset` remains, no leader epoch that begins there either. False if no record was there.
+        Durable when it returns.
+        """
         return truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:

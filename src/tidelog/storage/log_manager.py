@@ -74,7 +74,7 @@ class LogManager:
     ) -> None:
         if not dirs or len(set(dirs)) != len(dirs):
             raise LogDirError(f"log.dirs must name one or more different directories, not {list(dirs)}")
-        self._disk = disk
+        self.disk = disk
         self._clock = clock
         self._rng = rng
         self._paths = tuple(path.rstrip("/") or "/" for path in dirs)
@@ -106,7 +106,7 @@ class LogManager:
 
     def open_directories(self) -> None:
         """Lock every directory. LogDirError if none can be used, or if they are not this broker's."""
-        self.dirs = read_all(self._disk, self._paths)
+        self.dirs = read_all(self.disk, self._paths)
         try:
             self.cluster_id = agree_on_cluster_id(self.dirs, self.cluster_id or None, self._rng)
             for directory in self.dirs:
@@ -148,7 +148,7 @@ class LogManager:
             return log
 
         try:
-            found = find_partitions(self._disk, self.dirs, self._rng, topic_id_of)
+            found = find_partitions(self.disk, self.dirs, self._rng, topic_id_of)
             self.warnings.extend(found.warnings)
             self._doomed_dirs.extend((0, path) for path in found.doomed)
             for directory in self.dirs:
@@ -172,7 +172,7 @@ class LogManager:
     def _open_log(self, directory: LogDir, key: TopicPartition, config: LogConfig) -> Log:
         offsets = directory.offsets
         return open_log(
-            self._disk,
+            self.disk,
             files.partition_dir(directory.path, *key),
             *key,
             config=config,
@@ -190,7 +190,7 @@ class LogManager:
         """Shared by all logs of a directory."""
         names = self._names.get(path)
         if names is None:
-            names = self._names[path] = DirectoryNames(self._disk, path)
+            names = self._names[path] = DirectoryNames(self.disk, path)
         return names
 
     def open_metadata_log(self, config: LogConfig = _METADATA_CONFIG) -> Log:
@@ -228,7 +228,7 @@ class LogManager:
             counts[path] += 1
             creations.append(
                 Creation(
-                    disk=self._disk,
+                    disk=self.disk,
                     log_dir=path,
                     key=key,
                     topic_id=topic_id,
@@ -265,7 +265,7 @@ class LogManager:
             parents.append(files.parent(log.directory))
             path = self._move_out(log, files.DELETE_DIR)
             self._doomed_dirs.append((self._clock.wall_ms() + log.config.file_delete_delay_ms, path))
-        return Removal(self._disk, parents)
+        return Removal(self.disk, parents)
 
     def delete(self, topic: str, partition: int) -> None:
         """Remove one partition and make that durable on this thread."""
@@ -275,7 +275,7 @@ class LogManager:
         """Take a partition out that nobody claims, and keep its data under a `-stray` name; returns the path."""
         log = self.logs.pop((topic, partition))
         path = self._move_out(log, files.STRAY_DIR)
-        self._disk.sync_dir(files.parent(path))
+        self.disk.sync_dir(files.parent(path))
         return path
 
     def _move_out(self, log: Log, suffix: str) -> str:
@@ -283,7 +283,7 @@ class LogManager:
         name = files.marked_dir_name(log.topic, log.partition, self._rng.randbytes(16), suffix)
         path = files.join(parent, name)
         log.abandon_flush()
-        self._disk.rename(log.directory, path)
+        self.disk.rename(log.directory, path)
         log.directory_moved(path)
         log.close()
         return path
@@ -417,7 +417,7 @@ class LogManager:
         self._doomed_dirs = [(due_ms, path) for due_ms, path in self._doomed_dirs if due_ms > now_ms]
         if not due_files and not due_dirs:
             return None
-        return Disposal(self._disk, due_files, due_dirs)
+        return Disposal(self.disk, due_files, due_dirs)
 
     def disposed(self, disposal: Disposal) -> dict[str, DiskError]:
         """Take note of what could not be removed; returns the directories that are offline now."""
@@ -524,7 +524,7 @@ class LogManager:
 
     def _has_failed_logs(self, directory: LogDir) -> bool:
         """A log that could not be opened was not closed cleanly either."""
-        return any(self._disk.exists(files.partition_dir(directory.path, *key)) for key in self.failed_logs)
+        return any(self.disk.exists(files.partition_dir(directory.path, *key)) for key in self.failed_logs)
 
     def release_locks(self) -> None:
         for directory in self.dirs:

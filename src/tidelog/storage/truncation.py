@@ -82,6 +82,9 @@ def remove_segments(disk: Disk, directory: str, segments: Sequence[Segment], *, 
 
 def truncate_to(log: Log, offset: int) -> bool:
     if offset >= log.log_end_offset:
+        # A leader that had begun its epoch here and written nothing: its successor knows nothing of it, and would find the two logs
+        # apart for ever.
+        log.epochs.truncate_from_end(offset)
         return False
     if log.swap is not None:
         log.swap.end()

@@ -131,6 +131,9 @@ _FIRST_FLEXIBLE: Final = {
 }
 
 
+_KEYS_BY_NAME: Final = {api[1]: key for key, api in (APIS | TIDELOG_APIS).items()}
+
+
 class ApiSpec:
     """One API: its versions, and its message classes once somebody asks for them."""
 
@@ -193,6 +196,11 @@ def spec(key: int) -> ApiSpec:
         raise ProtocolError(f"there is no API with the key {key}")
     module, name, lowest, highest, flexible = api
     return ApiSpec(ApiKey(key), f"{package}.{module}", name, lowest, highest, flexible)
+
+
+def spec_of_request(request_class: type[Any]) -> ApiSpec:
+    """The API that a request message belongs to."""
+    return spec(_KEYS_BY_NAME[request_class.__name__.removesuffix("Request")])
 
 
 def request_header_version(key: int, version: int) -> int:

@@ -9,9 +9,10 @@ A version beyond 4 is answered by the dispatcher with version 0 and our own rang
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Encoded, RequestContext
+from tidelog.broker.dispatch import Api, Encoded, RequestContext
 from tidelog.wire.codec import joined
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.headers import with_correlation_id
@@ -39,18 +40,20 @@ def handle(
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
     features = broker.view.features()
-    kept = broker.api_versions_answers.get(context.version)
+    apis = broker.apis_at(context.connection.listener_name)
+    key = id(apis), context.version
+    kept = broker.api_versions_answers.get(key)
     if kept is None or kept[0] != features.epoch:
-        frame = joined(list(context.encode(_answer(broker, context.version, features))))
-        kept = broker.api_versions_answers[context.version] = features.epoch, frame
+        frame = joined(list(context.encode(_answer(apis, context.version, features))))
+        kept = broker.api_versions_answers[key] = features.epoch, frame
     return Encoded((with_correlation_id(kept[1], context.correlation_id),))
 
 
-def _answer(broker: Broker, version: int, features: Features) -> ApiVersionsResponse:
+def _answer(apis: Mapping[int, Api], version: int, features: Features) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-            for api in broker.apis.values()
+            for api in apis.values()
             if api.is_listed
         ],
         supported_features=[

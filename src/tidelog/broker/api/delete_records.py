@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
-from tidelog.broker.partitions import log_dir_of
+from tidelog.cluster.partitions import log_dir_of
 from tidelog.errors import RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.replication.partition import Partition

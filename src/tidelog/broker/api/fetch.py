@@ -24,7 +24,10 @@ from tidelog.broker.limited_log import LimitedLog
 from tidelog.broker.pending import Pending
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
+from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
+from tidelog.replication.replica_state import UNKNOWN_BROKER_EPOCH
+from tidelog.replication.truncation import divergence
 from tidelog.storage.cold_read import ColdBytes, find_cold, warm_all
 from tidelog.storage.disk import DiskError, FileRange
 from tidelog.wire.codec import request_decoder
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
 READ_COMMITTED = 1
+FIRST_FROM_FOLLOWERS = 11
 PARKED_BYTES = 500
 """What a partition of a fetch takes while it waits, its place in a session included, about."""
 WARM_ROUNDS_MAX = 4
@@ -62,7 +66,9 @@ def handle_frame(
         )
     except SessionError as error:
         return write_fetch_response(context.version, context.correlation_id, (), error_code=error.code)
-    return _Fetch(broker, context, request, fetch).serve()
+    replica_id = request.replica_state.replica_id if context.version >= 15 else request.replica_id
+    kind = _Fetch if replica_id < 0 else _ReplicaFetch
+    return kind(broker, context, request, fetch).serve()
 
 
 def _targets(broker: Broker, request: FetchRequest, *, by_id: bool) -> list[FetchTarget]:
@@ -109,6 +115,7 @@ class _Fetch:
         "pending",
         "request",
     )
+    of_replica = False
 
     def __init__(
         self, broker: Broker, context: RequestContext, request: FetchRequest, fetch: FetchContext
@@ -203,7 +210,11 @@ class _Fetch:
         _let_go(found)
         watched = [partition for _, partition in found if partition is not None]
         parked = self.broker.fetch_purgatory.park(
-            watched, max_wait_ms=self.request.max_wait_ms, look=self._look, complete=self._complete
+            watched,
+            max_wait_ms=self.request.max_wait_ms,
+            look=self._look,
+            complete=self._complete,
+            whole_log=self.of_replica,
         )
         self.pending.on_cancel = parked.cancel
 
@@ -292,10 +303,20 @@ class _Fetch:
             target.name = self.broker.partitions.topic_name(target.key.topic_id) or ""
             if not target.name:
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = self.broker.partitions.leader_of(target.name, target.key.partition)
+        partition = self._find(target)
         if target.key.topic_id not in (ZERO_UUID, partition.topic_id):
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
         partition.check_leader_epoch(target.current_leader_epoch)
+        return partition
+
+    def _find(self, target: FetchTarget) -> Partition:
+        partition = self.broker.partitions.find(target.name, target.key.partition)
+        if partition is None or partition.leader is None:
+            if partition is None or partition.follower is None or self.context.version < FIRST_FROM_FOLLOWERS:
+                return self.broker.partitions.leader_of(target.name, target.key.partition)
+            partition.check_readable(
+                target.fetch_offset
+            )  # KIP-392: its leader may have sent the consumer here
         return partition
 
     def _read_partition(
@@ -305,7 +326,7 @@ class _Fetch:
         last_stable_offset = log.last_stable_offset
         end = last_stable_offset if self.committed_only else log.high_watermark
         if target.last_fetched_epoch >= 0:
-            diverging = _diverging(partition, target)
+            diverging = divergence(log, last_fetched_epoch=target.last_fetched_epoch, fetch_offset=offset)
             if diverging is not None:
                 return Fetched(
                     index,
@@ -341,6 +362,63 @@ class _Fetch:
         )
 
 
+class _ReplicaFetch(_Fetch):
+    """A fetch of a follower: it says how far the follower is, and is answered with all that is in the log."""
+
+    __slots__ = ("is_noted",)
+    of_replica = True
+
+    def serve(self) -> list[Part] | Pending:
+        self.is_noted = False
+        return super().serve()
+
+    def _find(self, target: FetchTarget) -> Partition:
+        return self.broker.partitions.leader_of(target.name, target.key.partition)
+
+    def _read_all(self) -> list[_Read]:
+        found = super()._read_all()
+        self.is_noted = (
+            True  # what it says of itself was true when it came, and is not said again while it waits
+        )
+        return found
+
+    def _read_partition(
+        self, target: FetchTarget, partition: Partition, left: int, *, whole_first_batch: bool
+    ) -> Fetched:
+        log, offset, index = partition.log, target.fetch_offset, target.key.partition
+        state = self.request.replica_state
+        fetch = ReplicaFetch(
+            state.replica_id if self.context.version >= 15 else self.request.replica_id,
+            state.replica_epoch if self.context.version >= 15 else UNKNOWN_BROKER_EPOCH,
+            target.current_leader_epoch,
+            offset,
+            target.last_fetched_epoch,
+            target.log_start_offset,
+        )
+        diverging = partition.check_replica_fetch(fetch)
+        if diverging is None and not self.is_noted:
+            partition.replica_fetched(fetch, now=self.broker.clock.monotonic())
+        records: bytes | FileRange = b""
+        if diverging is None and offset < log.log_end_offset:
+            read = log.read(
+                offset,
+                max(min(target.max_bytes, left), 0),
+                end_offset=log.log_end_offset,
+                min_one_batch=whole_first_batch,
+            )
+            records = b"" if read.range is None else read.range
+        return Fetched(
+            index,
+            0,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            records,
+            None,
+            diverging,
+        )
+
+
 _Read: TypeAlias = tuple[Fetched, Partition | None]
 """What was found, and where; nowhere if there is no such partition."""
 
@@ -349,13 +427,3 @@ def _let_go(found: list[_Read]) -> None:
     for fetched, _ in found:
         if isinstance(fetched.records, FileRange):
             fetched.records.release()
-
-
-def _diverging(partition: Partition, target: FetchTarget) -> tuple[int, int] | None:
-    """KIP-595: a reader whose last epoch ended earlier in our log than it thinks has records that we do not have."""
-    epoch, end_offset = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
-    if epoch < 0:
-        raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
-        return epoch, end_offset
-    return None

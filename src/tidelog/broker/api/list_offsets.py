@@ -111,6 +111,8 @@ def _answer(
     end = _readable_end(partition, request)
     try:
         found = _look_up(partition, timestamp, end)
+        if found is None or timestamp == LATEST:
+            _check_end_is_known(partition, request, context.version)
     except DiskError as error:
         broker.partitions.disk_failed(partition, error)
         raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR) from error
@@ -125,6 +127,17 @@ def _readable_end(partition: Partition, request: ListOffsetsRequest) -> int:
     if request.replica_id == DEBUG_REPLICA or request.replica_id >= 0:
         return partition.log.log_end_offset
     return partition.visible_end(committed_only=request.isolation_level == READ_COMMITTED)
+
+
+def _check_end_is_known(partition: Partition, request: ListOffsetsRequest, version: int) -> None:
+    """A new leader may not know yet all that its predecessor had committed: consumers are not sent back because of it (I49)."""
+    if request.replica_id < 0 and request.replica_id != DEBUG_REPLICA:
+        try:
+            partition.check_latest()
+        except RequestError as error:
+            # Clients of before KIP-207 know this one.
+            code = error.code if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+            raise RequestError(code, error.message) from error
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:

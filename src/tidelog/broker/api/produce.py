@@ -46,6 +46,7 @@ def handle_frame(
     now_ms = broker.clock.wall_ms()
     by_id = version >= FIRST_BY_ID
     find = broker.partitions.find
+    acks_all = acks == ACKS_ALL
     answers: list[TopicOutcome] = []
     waiting: list[tuple[Partition, int, Outcome]] = []
     for key, name, topic_id, batches in topics:
@@ -58,7 +59,7 @@ def handle_frame(
             try:
                 if partition is None or not records or partition.internal or acks not in _ACKS:
                     raise _refusal(broker, name, topic_id if by_id else None, index, acks)
-                result = partition.append(records, now_ms=now_ms, produce_version=version)
+                result = partition.append(records, now_ms=now_ms, produce_version=version, acks_all=acks_all)
             except RequestError as error:
                 outcomes.append(_refused(index, error))
             except DiskError as error:
@@ -73,7 +74,7 @@ def handle_frame(
     if acks == ACKS_NONE:
         _end_if_failed(answers)
         return None
-    if waiting and acks == ACKS_ALL:
+    if waiting and acks_all:
         return _wait(broker, context, timeout_ms, answers, waiting)
     return write_produce_response(version, context.correlation_id, answers)
 

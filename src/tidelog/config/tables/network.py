@@ -15,7 +15,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), SOME, "Where this node listens: NAME://host:port, separated by commas. An empty host means every interface; port 0 takes a free one.", effect=ACTS, kafka_default=("PLAINTEXT://:9092",), reason="A broker without authentication is reachable from its own machine only, until someone decides otherwise."),
     Setting("advertised.listeners", LIST, None, None, "The addresses clients are told to connect to. Unset: those of listeners, without the controllers' ones.", effect=ACTS),
     Setting("listener.security.protocol.map", STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, "Which security protocol each listener name stands for, as NAME:PROTOCOL. Tidelog serves PLAINTEXT so far.", effect=ACTS),
-    Setting("inter.broker.listener.name", STRING, None, None, "The listener that brokers use among themselves."),
+    Setting("inter.broker.listener.name", STRING, None, None, "The listener that brokers use among themselves.", effect=ACTS),
     Setting("security.inter.broker.protocol", STRING, "PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "Security protocol between brokers when inter.broker.listener.name is not given.", effect=REFUSED),
     Setting("early.start.listeners", LIST, None, None, "Listeners that open before the authorizer is ready."),
     Setting("socket.listen.backlog.size", INT, 1024, at_least(1), "Connections that may wait in the operating system's queue until they are accepted.", effect=ACTS, kafka_default=50, reason="One event loop accepts between requests. When a crowd comes back after a restart, whoever finds the queue full tries again only after a second."),

@@ -6,18 +6,21 @@ sockets: the image is read from the metadata log, partitions that it names are l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tidelog.broker.metadata_service import read_metadata
-from tidelog.broker.partitions import OfflinePartitionError, PartitionTable
-from tidelog.broker.topic_policy import TopicPolicy
+from tidelog.cluster.partitions import OfflinePartitionError, PartitionTable
+from tidelog.cluster.replicas import assignment_of
+from tidelog.cluster.topic_policy import TopicPolicy
+from tidelog.controller import snapshot_files
+from tidelog.controller.image import MetadataImage
 from tidelog.controller.metadata_log import encode_batches
 from tidelog.controller.metadata_records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.records.batch import read_header
 from tidelog.records.validation import BatchRules
 from tidelog.replication.partition import Partition
+from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
 from tidelog.testing.sim.disk import SimDisk
@@ -25,6 +28,7 @@ from tidelog.testing.sim.storage_checks import Violation, payloads
 from tidelog.testing.sim.storage_world import SMALL, StorageWorld
 
 NODE: Final = 1
+READ_BYTES: Final = 1 << 20
 _YEAR_MS: Final = 365 * 24 * 60 * 60 * 1000
 
 
@@ -77,18 +81,20 @@ def serve(world: StorageWorld, disk: SimDisk, operations: int) -> LogManager:
     """Start as a broker does, and let every deferred deletion come due. CorruptDataError: it refuses to start."""
     manager = world.manager_on(disk, operations)
     manager.open_directories()
-    image = read_metadata(manager.open_metadata_log()).image
+    image = _image(manager.open_metadata_log())
     topics = image.topics_by_name
     manager.load(topic_id_of=lambda name: topics[name].topic_id if name in topics else None)
     table = PartitionTable(
         manager,
         _NoFlushes(),
         lambda topic: TopicPolicy(SMALL, BatchRules(), True),
+        broker_id=NODE,
+        now=world.clock.monotonic,
         on_dir_offline=lambda path: None,
     )
     for topic, index, partition in image.partitions():
         try:
-            table.open(topic.name, index, topic.topic_id, partition.leader_epoch)
+            table.open(topic.name, index, topic.topic_id, assignment_of(partition))
         except OfflinePartitionError:
             continue
     table.set_aside_strays()
@@ -99,6 +105,26 @@ def serve(world: StorageWorld, disk: SimDisk, operations: int) -> LogManager:
         disposal.run()
         manager.disposed(disposal)
     return manager
+
+
+def _image(log: Log) -> MetadataImage:
+    """What a node that is alone knows when it starts."""
+
+    def read_from(offset: int) -> Iterator[bytes]:
+        while offset < log.log_end_offset:
+            found = log.read(offset, READ_BYTES, end_offset=log.log_end_offset)
+            assert found.range is not None and found.next_offset is not None
+            yield found.range.read()
+            found.range.release()
+            offset = found.next_offset
+
+    return snapshot_files.load(
+        log.disk,
+        log.directory,
+        log_start=log.log_start_offset,
+        log_end=log.log_end_offset,
+        read_from=read_from,
+    ).image
 
 
 def i6_no_synced_batch_has_left_the_disk(world: StorageWorld, disk: SimDisk, operations: int) -> None:

@@ -13,7 +13,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog.broker.node import Broker, StartError
+from tidelog.broker.node import Broker
+from tidelog.broker.node_shell import StartError
 from tidelog.config.resolve import BrokerConfig
 from tidelog.errors import CorruptDataError
 from tidelog.records.batch import iter_headers

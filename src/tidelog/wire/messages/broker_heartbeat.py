@@ -5,6 +5,33 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tidelog.wire.schema import Field, Schema, fresh, message
+from tidelog.wire.types import ZERO_UUID
+
+
+@message
+class LeaderlessPartition:
+    partition_index: int = 0
+    leader_epoch: int = 0
+    last_epoch: int = 0
+    log_end_offset: int = 0
+
+    SCHEMA: ClassVar[Schema] = Schema(
+        Field("partition_index", "int32"),
+        Field("leader_epoch", "int32"),
+        Field("last_epoch", "int32"),
+        Field("log_end_offset", "int64"),
+    )
+
+
+@message
+class LeaderlessTopic:
+    topic_id: bytes = ZERO_UUID
+    partitions: list[LeaderlessPartition] = fresh(default_factory=list)
+
+    SCHEMA: ClassVar[Schema] = Schema(
+        Field("topic_id", "uuid"),
+        Field("partitions", [LeaderlessPartition]),
+    )
 
 
 @message
@@ -16,6 +43,7 @@ class BrokerHeartbeatRequest:
     want_shut_down: bool = False
     offline_log_dirs: list[bytes] = fresh(default_factory=list)
     cordoned_log_dirs: list[bytes] | None = None
+    leaderless_log_ends: list[LeaderlessTopic] = fresh(default_factory=list)
 
     SCHEMA: ClassVar[Schema] = Schema(
         Field("broker_id", "int32"),
@@ -25,6 +53,7 @@ class BrokerHeartbeatRequest:
         Field("want_shut_down", "bool"),
         Field("offline_log_dirs", ["uuid"], (1, None), tag=0),
         Field("cordoned_log_dirs", ["uuid"], (2, None), nullable=(2, None), tag=1),
+        Field("leaderless_log_ends", [LeaderlessTopic], tag=10000),
         versions=(0, 2),
         flexible=0,
     )

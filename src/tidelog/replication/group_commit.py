@@ -11,13 +11,12 @@ Budget: 45 µs of the whole process for each of fifty requests that share a sync
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeAlias
 
+from tidelog.ports import Offload, Scheduler
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.log import FlushTicket
@@ -43,17 +42,17 @@ class _Round:
 class GroupCommit:
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        executor: ThreadPoolExecutor,
+        scheduler: Scheduler,
+        offload: Offload,
         on_failure: Callable[[Partition, DiskError], None],
     ) -> None:
-        self._loop = loop
-        self._executor = executor
+        self._scheduler = scheduler
+        self._offload = offload
         self._on_failure = on_failure
         self._wanted: dict[Partition, None] = {}
         self._round: _Round | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._is_idle = True
+        self._drained: list[Callable[[], None]] = []
         self.rounds = 0
 
     def request(self, partition: Partition, /) -> None:
@@ -62,8 +61,8 @@ class GroupCommit:
             wanted[partition] = None
             if self._round is None and len(wanted) == 1:
                 # Not at once: what else arrives in this turn of the loop shares the sync.
-                self._idle.clear()
-                self._loop.call_soon(self._begin)
+                self._is_idle = False
+                self._scheduler.call_soon(self._begin)
 
     def _begin(self) -> None:
         if self._round is not None:
@@ -76,7 +75,7 @@ class GroupCommit:
                 if ticket is not None:
                     work.append((partition, ticket))
         if not work:
-            self._idle.set()
+            self._rest()
             return
         self.rounds += 1
         # Syncs that wait for the disk together are served together: many partitions are synced by several threads.
@@ -84,16 +83,11 @@ class GroupCommit:
         shares = [work[first : first + size] for first in range(0, len(work), size)]
         self._round = _Round(len(shares))
         for share in shares:
-            self._executor.submit(self._sync, share)
+            self._offload.run(partial(_sync_all, share), partial(self._synced, share))
 
-    def _sync(self, share: list[_Work]) -> None:
-        """In a thread. What came of it goes to the loop directly: through futures it would take three turns of a busy loop."""
-        outcomes = [_sync_one(ticket) for _, ticket in share]
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-            self._loop.call_soon_threadsafe(self._synced, share, outcomes)
-
-    def _synced(self, share: list[_Work], outcomes: list[Exception | None]) -> None:
+    def _synced(self, share: list[_Work], outcomes: list[Exception | None] | Exception) -> None:
         assert self._round is not None
+        assert not isinstance(outcomes, Exception)
         self._round.done += zip(share, outcomes, strict=True)
         self._round.shares -= 1
         if self._round.shares == 0:
@@ -113,11 +107,25 @@ class GroupCommit:
             if self._wanted:
                 self._begin()
             else:
-                self._idle.set()
+                self._rest()
 
-    async def drain(self) -> None:
-        """Wait until nothing is left to sync."""
-        await self._idle.wait()
+    def _rest(self) -> None:
+        self._is_idle = True
+        drained, self._drained = self._drained, []
+        for done in drained:
+            done()
+
+    def when_drained(self, done: Callable[[], None]) -> None:
+        """Call `done` once nothing is left to sync, perhaps at once."""
+        if self._is_idle:
+            done()
+        else:
+            self._drained.append(done)
+
+
+def _sync_all(share: list[_Work]) -> list[Exception | None]:
+    """In a thread."""
+    return [_sync_one(ticket) for _, ticket in share]
 
 
 def _sync_one(ticket: FlushTicket) -> Exception | None:

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.group_commit import SYNCS_AT_ONCE, GroupCommit
+from tidelog.broker.threads import Threads, drained
+from tidelog.replication.group_commit import SYNCS_AT_ONCE, GroupCommit
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
 
@@ -47,11 +48,11 @@ def commit(scene: Callable[[GroupCommit, list[Any]], Any]) -> list[Any]:
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as executor:
             group = GroupCommit(
                 asyncio.get_running_loop(),
-                executor,
+                Threads(asyncio.get_running_loop(), executor),
                 lambda partition, error: failed.append((partition, error)),
             )
             await scene(group, failed)
-            await asyncio.wait_for(group.drain(), 10)
+            await asyncio.wait_for(drained(group), 10)
 
     asyncio.run(run())
     return failed
@@ -64,7 +65,7 @@ def test_what_arrives_in_one_turn_shares_a_round() -> None:
         for partition in partitions:
             group.request(cast(Partition, partition))
             group.request(cast(Partition, partition))
-        await group.drain()
+        await drained(group)
         assert group.rounds == 1
 
     assert commit(scene) == []
@@ -84,7 +85,7 @@ def test_what_arrives_during_a_round_is_the_next_one() -> None:
         await asyncio.sleep(0.02)
         assert (first.flushes, second.flushes) == (0, 0)
         release.set()
-        await group.drain()
+        await drained(group)
         assert group.rounds == 2
 
     commit(scene)

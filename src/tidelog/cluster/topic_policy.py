@@ -32,6 +32,7 @@ class TopicPolicy(NamedTuple):
     rules: BatchRules
     durable: bool
     """Acknowledge only what is fdatasync'ed (`durability=fsync`)."""
+    min_isr: int = 1
 
 
 def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int) -> TopicPolicy:
@@ -82,7 +83,7 @@ def topic_policy(settings: Mapping[str, Any], *, producer_id_expiration_ms: int)
     )
     # A flush after every record is what Kafka offers in place of durability=fsync, and must mean as much here.
     durable = settings["durability"] == "fsync" or settings["flush.messages"] == 1
-    return TopicPolicy(log, rules, durable=durable)
+    return TopicPolicy(log, rules, durable=durable, min_isr=settings["min.insync.replicas"])
 
 
 def _level(settings: Mapping[str, Any], codec: Codec | None) -> int | None:

@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from tidelog.broker.topic_policy import TopicPolicy
+from tidelog.cluster.topic_policy import TopicPolicy
 from tidelog.errors import RequestError, TidelogError
+from tidelog.replication.assignment import Assignment
+from tidelog.replication.leader import ALONE, ReplicationSettings
 from tidelog.replication.partition import FlushQueue, Partition
 from tidelog.storage.disk import DiskError
 from tidelog.storage.files import parent
@@ -33,7 +35,7 @@ class NewPartition(NamedTuple):
     topic: str
     partition: int
     topic_id: bytes
-    leader_epoch: int
+    assignment: Assignment
 
 
 class OfflinePartitionError(TidelogError):
@@ -47,8 +49,14 @@ class PartitionTable:
         flush_queue: FlushQueue,
         policy_of: Callable[[str], TopicPolicy],
         *,
+        broker_id: int,
+        now: Callable[[], float],
         on_dir_offline: Callable[[str], None],
+        replication: ReplicationSettings = ALONE,
     ) -> None:
+        self._broker_id = broker_id
+        self._now = now
+        self._replication = replication
         self._logs = logs
         self._flush_queue = flush_queue
         self._policy_of = policy_of
@@ -65,7 +73,7 @@ class PartitionTable:
         return [partition for partitions in self._by_topic.values() for partition in partitions.values()]
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition, if it is led here."""
+        """The partition, if it has a replica here."""
         partitions = self._by_topic.get(topic)
         return partitions.get(index) if partitions is not None else None
 
@@ -80,6 +88,11 @@ class PartitionTable:
             raise RequestError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not host {topic}-{index}"
             )
+        if partition.leader is None and partition.stopped_with is None:
+            raise RequestError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{topic}-{index} is led by another broker in leader epoch {partition.leader_epoch}",
+            )
         return partition
 
     def topic_name(self, topic_id: bytes) -> str | None:
@@ -87,38 +100,35 @@ class PartitionTable:
 
     # ---- what the metadata asks for
 
-    def open(self, topic: str, index: int, topic_id: bytes, leader_epoch: int) -> bool:
-        """Lead a partition whose log is here. False: it has none, and must be created.
+    def open(self, topic: str, index: int, topic_id: bytes, assignment: Assignment) -> Partition | None:
+        """Lead or follow a partition whose log is here. None: it has none, and must be created.
 
         OfflinePartitionError when its log is here and cannot be used.
         """
         known = self._by_topic.get(topic, {}).get(index)
         if known is not None and known.topic_id == topic_id:
-            known.lead_in_epoch(leader_epoch)
-            return True
+            known.assign(assignment, now=self._now())
+            return known
         self._names[topic_id] = topic
         self._offline.setdefault(topic, set()).add(index)  # until it is open
         log = self._existing_log(topic, index, topic_id)
-        if log is None:
-            return False
-        self._lead(log, topic_id, leader_epoch)
-        return True
+        return None if log is None else self._serve(log, topic_id, assignment)
 
     def plan_creation(self, wanted: Sequence[NewPartition]) -> list[Creation]:
-        """Logs to be made for partitions that have none; `lead` each when it is done."""
+        """Logs to be made for partitions that have none; `serve` each when it is done."""
         return self._logs.plan_creation(
             [((new.topic, new.partition), new.topic_id, self._policy(new.topic).log) for new in wanted]
         )
 
-    def lead(self, log: Log, new: NewPartition) -> None:
-        """Lead a partition whose log was just made. Its directory may have gone offline meanwhile; then it stays offline, too."""
+    def serve(self, log: Log, new: NewPartition) -> Partition | None:
+        """Lead or follow a partition whose log was just made. Its directory may have gone offline meanwhile; then it stays offline, too."""
         if parent(log.directory) in self._logs.offline_dirs:
             log.close()
-            return
+            return None
         self._logs.adopt(log)
-        self._lead(log, new.topic_id, new.leader_epoch)
+        return self._serve(log, new.topic_id, new.assignment)
 
-    def _lead(self, log: Log, topic_id: bytes, leader_epoch: int) -> None:
+    def _serve(self, log: Log, topic_id: bytes, assignment: Assignment) -> Partition:
         policy = self._policy(log.topic)
         log.update_config(policy.log)
         partition = Partition(
@@ -126,14 +136,17 @@ class PartitionTable:
             log.partition,
             topic_id,
             log,
-            leader_epoch=leader_epoch,
+            broker_id=self._broker_id,
             rules=policy.rules,
             durable=policy.durable,
             flush_queue=self._flush_queue,
+            min_isr=policy.min_isr,
+            settings=self._replication,
         )
-        partition.begin_leading()
+        partition.assign(assignment, now=self._now())
         self._by_topic.setdefault(log.topic, {})[log.partition] = partition
         self._offline[log.topic].discard(log.partition)
+        return partition
 
     def _policy(self, topic: str) -> TopicPolicy:
         """Worked out once for all partitions of a topic; `reconfigure` does it again."""
@@ -225,6 +238,7 @@ class PartitionTable:
                 partition.log.update_config(policy.log)
                 partition.rules = policy.rules
                 partition.set_durable(policy.durable)
+                partition.set_min_isr(policy.min_isr)
 
     # ---- failing disks
 

@@ -1,0 +1,85 @@
+"""`Cluster(brokers=3)`: three brokers in a test's own process, and the faults that it can throw at them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tidelog.client.blocking import Consumer, Producer
+from tidelog.testing import Cluster
+
+TOPIC = "orders"
+SECONDS_MAX = 60.0
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def read(cluster: Cluster, count: int) -> list[bytes | None]:
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest", group_id="readers") as consumer:
+        consumer.subscribe([TOPIC])
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(found) < count and time.monotonic() < deadline:
+            found += [record.value for record in consumer.poll(timeout_ms=500)]
+        return found
+
+
+@pytest.mark.timeout(180)
+def test_the_others_go_on_when_one_is_killed_and_it_comes_back() -> None:
+    with Cluster(brokers=3, topics={TOPIC: 1}) as cluster, Producer(cluster.bootstrap_servers) as producer:
+        assert cluster.in_sync(TOPIC, 0) == {0, 1, 2}
+        producer.send_and_wait(TOPIC, b"before")
+        killed = cluster.leader_of(TOPIC, 0)
+        cluster.kill(killed)
+        assert producer.send_and_wait(TOPIC, b"meanwhile").offset == 1
+        assert cluster.leader_of(TOPIC, 0) != killed
+        assert killed not in cluster.in_sync(TOPIC, 0)
+        cluster.restart(killed)
+        wait_until(lambda: cluster.in_sync(TOPIC, 0) == {0, 1, 2})
+        assert producer.send_and_wait(TOPIC, b"after").offset == 2
+        assert read(cluster, 3) == [b"before", b"meanwhile", b"after"]
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_that_is_stopped_hands_over_first() -> None:
+    with Cluster(brokers=3, topics={TOPIC: 1}) as cluster, Producer(cluster.bootstrap_servers) as producer:
+        producer.send_and_wait(TOPIC, b"before")
+        for node in range(3):
+            cluster.restart(node)
+            wait_until(lambda: cluster.in_sync(TOPIC, 0) == {0, 1, 2})
+        assert producer.send_and_wait(TOPIC, b"after").offset == 1
+
+
+@pytest.mark.timeout(180)
+def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
+    settings = {"replica.lag.time.max.ms": 1000, "replica.fetch.wait.max.ms": 200}
+    with (
+        Cluster(brokers=3, topics={TOPIC: 1}, config=settings) as cluster,
+        Producer(cluster.bootstrap_servers) as producer,
+    ):
+        leader = cluster.leader_of(TOPIC, 0)
+        # Not the controller: a leader that does not reach that is fenced, and somebody else leads.
+        follower = next(node for node in range(3) if node not in (leader, cluster.controller))
+        cluster.partition(leader, follower)
+        producer.send_and_wait(TOPIC, b"without it")
+        assert follower not in cluster.in_sync(TOPIC, 0)
+        cluster.heal()
+        wait_until(lambda: cluster.in_sync(TOPIC, 0) == {0, 1, 2})
+
+
+@pytest.mark.timeout(180)
+def test_all_of_them_come_back_after_they_were_killed_together() -> None:
+    with Cluster(brokers=3, topics={TOPIC: 1}, config={"durability": "fsync"}) as cluster:
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send_and_wait(TOPIC, b"durable")
+        for node in range(3):
+            cluster.kill(node)
+        cluster.start()
+        assert read(cluster, 1) == [b"durable"]
