@@ -58,7 +58,7 @@ def versions_answer(**ranges: tuple[int, int]) -> ApiVersionsResponse:
 
 @dataclass
 class FakeBroker:
-    """Answers frames as a script says: a message, raw bytes (sent as they are), None for silence, or `Hang up`."""
+    """Answers frames as a script says: a message, raw bytes (sent as they are; a list of them one after the other), None for silence, or `Hang up`."""
 
     answer: Answer
     port: int = 0
@@ -78,7 +78,14 @@ class FakeBroker:
                     await self.hold.wait()
                 if reply is HANG_UP:
                     return
-                if isinstance(reply, bytes):
+                if isinstance(reply, list):
+                    for piece in reply:
+                        if piece is HANG_UP:
+                            return
+                        writer.write(piece)
+                        await writer.drain()
+                        await asyncio.sleep(0.005)
+                elif isinstance(reply, bytes):
                     writer.write(reply)
                 elif isinstance(reply, tuple):
                     version, message = reply

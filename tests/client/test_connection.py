@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.client.addresses import Address
-from tidelog.client.connection import Connection
+from tidelog.client.connection import WOKEN_AFTER_BYTES, Connection
 from tidelog.client.errors import (
     BrokerError,
     BrokerUnreachableError,
@@ -19,9 +19,10 @@ from tidelog.client.errors import (
 )
 from tidelog.wire.api import ApiKey, spec
 from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.headers import encode_response
 from tidelog.wire.messages.api_versions import ApiVersionsResponse
 from tidelog.wire.messages.list_groups import ListGroupsRequest
-from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tidelog.wire.messages.produce import ProduceRequest
 
 
@@ -139,6 +140,54 @@ def test_a_broker_that_hangs_up_fails_what_is_in_flight(
         with pytest.raises(ConnectionLostError, match=rf"127.0.0.1:{broker.port}.*METADATA") as raised:
             await connection.request(ApiKey.METADATA, MetadataRequest())
         assert raised.value.retriable
+
+    fake_broker(answer, scenario)
+
+
+def large_answer(correlation_id: int) -> tuple[bytes, int]:
+    """Twice as large as what the kernel collects before it wakes the client, and a bit; and how many topics it names."""
+    topics = [MetadataResponseTopic(name="x" * 200 + str(n)) for n in range(2 * WOKEN_AFTER_BYTES // 200)]
+    parts = encode_response(ApiKey.METADATA, 12, correlation_id, MetadataResponse(topics=topics))
+    return b"".join(map(bytes, parts)), len(topics)
+
+
+@pytest.mark.parametrize("piece_bytes", [9_000, WOKEN_AFTER_BYTES, WOKEN_AFTER_BYTES + 1, 1 << 20])
+def test_a_large_answer_comes_whole_in_pieces_of_any_size_and_small_ones_at_once_after_it(
+    fake_broker: Any, versions: Any, piece_bytes: int
+) -> None:
+    names = 0
+
+    def answer(header: Any, body: Any) -> Any:
+        nonlocal names
+        if header.api_key == ApiKey.API_VERSIONS:
+            return versions(METADATA=(0, 12))
+        if names:
+            return MetadataResponse(controller_id=7)
+        whole, names = large_answer(header.correlation_id)
+        return [whole[at : at + piece_bytes] for at in range(0, len(whole), piece_bytes)]
+
+    async def scenario(broker: Any) -> None:
+        connection = await connect(broker)
+        assert len((await connection.request(ApiKey.METADATA, MetadataRequest())).topics) == names
+        assert (await connection.request(ApiKey.METADATA, MetadataRequest())).controller_id == 7
+        await connection.close()
+
+    fake_broker(answer, scenario)
+
+
+def test_a_broker_that_hangs_up_within_a_large_answer_is_noticed_at_once(
+    fake_broker: Any, versions: Any, hang_up: object
+) -> None:
+    def answer(header: Any, body: Any) -> Any:
+        if header.api_key == ApiKey.API_VERSIONS:
+            return versions(METADATA=(0, 12))
+        whole, _ = large_answer(header.correlation_id)
+        return [whole[:70_000], whole[70_000:70_001], hang_up]
+
+    async def scenario(broker: Any) -> None:
+        connection = await connect(broker)
+        with pytest.raises(ConnectionLostError, match="the broker closed it"):
+            await connection.request(ApiKey.METADATA, MetadataRequest())
 
     fake_broker(answer, scenario)
 

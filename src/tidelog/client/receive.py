@@ -37,6 +37,11 @@ class FrameReceiver:
             return self._frame[self._frame_filled :]
         return self._scratch[self._scratch_filled :]
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of a large frame is still to come; 0 when none has begun."""
+        return 0 if self._frame is None else len(self._frame) - self._frame_filled
+
     def received(self, count: int) -> Iterator[memoryview]:
         """Account for `count` bytes. ProtocolError when a length makes no sense."""
         if self._frame is None:

@@ -107,7 +107,7 @@ def decode_batches(
 def is_loaded(columns: Sequence[str]) -> bool:
     """Whether this process has compiled what these columns need, or found it on disk: before that the first call may take seconds."""
     needed = [kernels.scan, kernels.walk, *([kernels.collect_headers] if "headers" in columns else [])]
-    return all(getattr(kernel, "signatures", ()) for kernel in needed)
+    return all(getattr(kernel, "overloads", ()) for kernel in needed)
 
 
 def _as_bytes(buffer: Any) -> Any:

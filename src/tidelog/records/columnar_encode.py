@@ -212,7 +212,7 @@ def rows_by_partition(partitions: Any, count: int) -> Iterator[tuple[int, Any]]:
 
 def is_loaded() -> bool:
     """Whether this process has compiled the encoder, or found it on disk: before that the first call may take seconds."""
-    return bool(getattr(kernels.encode, "signatures", ()))
+    return bool(getattr(kernels.encode, "overloads", ()))
 
 
 def encode_rows(columns: Columns, rows: Any, *, bytes_max: int) -> Iterator[Payload]:
