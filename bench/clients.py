@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def measure(client: str, direction: str, servers: str, topic: str, count: int, s
         str(count),
         str(size),
     ]
+    os.sync()  # what the ones before have left to be written would slow down whoever is faster than the disk
     with memory_at_hand.at_hand(2 * count * size):  # for the page cache, and for whoever holds a whole table
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if done.returncode:
