@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from typing import Final
 
 from tidelog.controller.elections import NOBODY, leaders_now, partition_change, rules_for
-from tidelog.controller.image import BrokerImage, MetadataImage
+from tidelog.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage
 from tidelog.controller.metadata_records import NO_LEADER, PartitionChangeRecord
 from tidelog.controller.registration_records import (
     BrokerRegistrationChangeRecord,
@@ -79,7 +79,10 @@ def begin_controlled_shutdown(
 def directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: Set[bytes], settings: ControllerSettings
 ) -> ControllerResult[None]:
-    """Disks of a running broker failed: what is on them leaves every ISR and ELR, what is on the others stays (KIP-858)."""
+    """Disks of a running broker failed: what is on them leaves every ISR and ELR, what is on the others stays (KIP-858).
+
+    What nobody has said the place of may be on them, too: it leaves, and comes back by itself if it was not.
+    """
     lost = offline & set(broker.log_dirs)
     if not lost:
         return ControllerResult(None)
@@ -87,7 +90,7 @@ def directories_offline(
     if not left:
         return fence_broker(image, broker.broker_id, settings)
     gone = frozenset({broker.broker_id})
-    records = changes(image, settings, leaving=gone, lossy=gone, only_in=lost)
+    records = changes(image, settings, leaving=gone, lossy=gone, only_in={*lost, UNASSIGNED_DIRECTORY})
     change = BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, log_dirs=left)
     return ControllerResult(None, [*records, change])
 

@@ -102,6 +102,7 @@ class Partition:
             return
         if assignment.leader_epoch == self.leader_epoch:
             if self.leader is not None and self.leader.reassigned(assignment, min_isr=self._min_isr, now=now):
+                self._end_recovery()
                 self._isr_changed()
             return
         self.leader_epoch = assignment.leader_epoch
@@ -122,8 +123,15 @@ class Partition:
         )
         if self.durable and self.log.recovery_point < self.log.log_end_offset:
             self._flush_queue.request(self)  # what recovery found may be in the page cache only
+        self._end_recovery()
         self._advance()
         self.wake_watchers()
+
+    def _end_recovery(self) -> None:
+        assert self.leader is not None
+        isr = self.leader.recovered()
+        if isr is not None:
+            self.leader.propose(self, isr)
 
     def _follow(self, assignment: Assignment) -> None:
         """Nothing is cut: only the leader's epochs can say what has to go."""
@@ -304,6 +312,7 @@ class Partition:
         """From time to time: those who have not caught up for too long are proposed to leave."""
         if self.leader is None:
             return
+        self._end_recovery()
         self.leader.look(now=now)
         isr = self.leader.without_late(now=now)
         if isr is not None:
