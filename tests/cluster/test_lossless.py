@@ -194,9 +194,7 @@ class TestNobodyInSync:
             cluster.start()
             image = cluster.broker(0).image
             wait_until(
-                lambda: all(
-                    partition.leader >= 0 for _, _, partition in cluster.broker(0).image.partitions()
-                )
+                lambda: all(partition.leader >= 0 for _, _, partition in cluster.broker(0).image.partitions())
             )
             assert "__consumer_offsets" in image.topics_by_name
             send(cluster, b"two")
@@ -265,9 +263,7 @@ class TestUncleanElection:
         with self.start(unclean=True) as cluster:
             leader, follower = self.kill_the_only_one_in_sync(cluster)
             wait_until(lambda: cluster.leader_of(TOPIC, 0) == follower)
-            wait_until(
-                lambda: partition_of(cluster).leader_recovery_state == LeaderRecoveryState.RECOVERED
-            )
+            wait_until(lambda: partition_of(cluster).leader_recovery_state == LeaderRecoveryState.RECOVERED)
             send(cluster, b"another two")
             cluster.heal()
             cluster.restart(leader)

@@ -41,6 +41,7 @@ from tidelog.ports import Clock, Machine, Rng, SystemClock, SystemMachine, Syste
 from tidelog.replication.fetch_session import FetchSessionCache
 from tidelog.replication.group_commit import GroupCommit
 from tidelog.replication.purgatory import FetchPurgatory
+from tidelog.replication.read_replica import selector_named
 from tidelog.storage.disk import Disk, DiskError
 from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
@@ -97,6 +98,10 @@ class Broker:
         """The cluster's metadata, as far as this broker acts by it."""
         return self.metadata.image
 
+    def rack_of(self, broker_id: int) -> str | None:
+        broker = self.image.brokers.get(broker_id)
+        return None if broker is None else broker.rack
+
     @property
     def cluster_id(self) -> str:
         return self.logs.cluster_id
@@ -135,6 +140,7 @@ class Broker:
             eviction_ms=SESSION_EVICTION_MS,
         )
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
+        self.replica_selector = selector_named(self.config.optional_str("replica.selector.class"))
         try:
             self._open_directories()
             self._bind()

@@ -322,9 +322,7 @@ class Cluster:
 class _BrokerThread:
     """A thread with an event loop with a broker on it."""
 
-    def __init__(
-        self, properties: Mapping[str, str], clock: ShiftedClock, machine: SimulatedMachine
-    ) -> None:
+    def __init__(self, properties: Mapping[str, str], clock: ShiftedClock, machine: SimulatedMachine) -> None:
         self._properties = properties
         self._clock = clock
         self._machine = machine
