@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.broker.config_validator import TableConfigValidator
 from tidelog.broker.load_progress import LoadProgress
 from tidelog.broker.registration import registration
-from tidelog.broker.settings import connection_limits, controller_settings, is_alone
+from tidelog.broker.settings import connection_limits, controller_settings
 from tidelog.cluster.image_change import ImageChange
 from tidelog.cluster.topic_policy import TopicPolicy, topic_policy
 from tidelog.config.listeners import Endpoint
@@ -143,15 +143,14 @@ class BrokerShell:
             for topic, index, partition in image.partitions()
             if broker.node_id in partition.replicas
         ]
-        is_only_broker = is_alone(broker.config) and image.brokers.keys() <= {broker.node_id}
         own_durability = {topic for topic, _ in here if DURABILITY in image.config(ResourceType.TOPIC, topic)}
         ledger.loaded(
             here,
             in_memory=broker.config.str(DURABILITY) != "fsync"
             or any(not self._settings_of(topic).durable for topic in own_durability),
-            incarnation_id=None if is_only_broker else self._incarnation_id,
+            incarnation_id=self._incarnation_id,
         )
-        if ledger.loss is not None and not is_only_broker:
+        if ledger.loss is not None and image.brokers.keys() - {broker.node_id}:
             logger.warning(
                 "this broker may have lost records, and gives up its places among the replicas in sync: %s",
                 ledger.loss,

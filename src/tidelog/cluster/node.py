@@ -222,8 +222,9 @@ class ClusterNode:
         else:
             self.lifecycle.start()
         await called_back(partial(self.when, self._has_caught_up))
-        # What was lost has been told. From here on, this run's epoch is what the next one may claim.
-        await offloaded(partial(self.logs.ledger.registered, self.lifecycle.epoch))
+        if not self._was_resumed or self.logs.ledger.loss is not None:
+            # What was lost has been told. From here on, this run's epoch is what the next one may claim.
+            await offloaded(partial(self.logs.ledger.registered, self.lifecycle.epoch))
         await called_back(self._open_replicas)
         if self._opened is not None:
             raise self._opened

@@ -40,7 +40,6 @@ class RunLedger:
         self._stored: dict[str, BrokerRun | None] = {}
         """By directory: what stands there now."""
         self._now = BrokerRun()
-        self._incarnation_id: bytes | None = None
         self.loss: str | None = None
         """Why this broker must not say that it has lost nothing, until that has been told."""
 
@@ -77,30 +76,22 @@ class RunLedger:
                 self._store(directory, noted)
                 return
 
-    def loaded(
-        self, replicas: Iterable[TopicPartition], *, in_memory: bool, incarnation_id: bytes | None
-    ) -> None:
+    def loaded(self, replicas: Iterable[TopicPartition], *, in_memory: bool, incarnation_id: bytes) -> None:
         """Every log is open and all that was found is synced. `replicas` are those that the metadata places here, `in_memory`: some of them are going to count before they are synced.
 
-        `incarnation_id` is that of this run, None for a broker that has nobody to tell.
+        `incarnation_id` is that of this run: whatever it registers as is known by it, even if the answer never comes.
         """
         if not self._is_begun:
             return
         self.loss = next(self._losses(replicas), None)
-        self._incarnation_id = incarnation_id
-        epochs = {
-            run.epoch
-            for path, run in self._before.items()
-            if run is not None and not self._logs.dir_of(path).is_new
-        }
-        known = [run.incarnations for run in self._before.values() if run is not None and run.incarnations]
-        incarnations = known[0] if known and all(each == known[0] for each in known) else ()
-        if incarnation_id is not None:
-            incarnations = (*incarnations, incarnation_id)[-INCARNATIONS_MAX:]
+        before = [run for run in self._before.values() if run is not None]
+        epochs = {run.epoch for run in before}
+        incarnations = {run.incarnations for run in before}
+        known = incarnations.pop() if len(incarnations) == 1 else ()
         self._now = self._now._replace(
             in_memory=in_memory,
             epoch=epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH,
-            incarnations=incarnations,
+            incarnations=(*known, incarnation_id)[-INCARNATIONS_MAX:],
             loss=self.loss,
         )
         self._store_everywhere()
@@ -152,13 +143,10 @@ class RunLedger:
 
     def registered(self, epoch: int) -> None:
         """The controller has answered: whatever was lost has been told. Durable when it returns, except in directories that fail."""
-        told = self.loss is not None
         self.loss = None
-        if not self._is_begun or (self._incarnation_id is None and not told):
-            return
-        incarnations = () if self._incarnation_id is None else (self._incarnation_id,)
-        self._now = self._now._replace(epoch=epoch, incarnations=incarnations, loss=None)
-        self._store_everywhere()
+        if self._is_begun:
+            self._now = self._now._replace(epoch=epoch, incarnations=self._now.incarnations[-1:], loss=None)
+            self._store_everywhere()
 
     def count_in_memory(self) -> bool:
         """Whether replicas may be counted for what they have not synced: only once that is written down. Waits for the disk, once in a run if at all."""

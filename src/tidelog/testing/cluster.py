@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tidelog.ports import SystemMachine
+
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
     from tidelog.controller.image import PartitionImage
@@ -52,13 +54,14 @@ class SimulatedMachine:
     """The computer of one broker, which can be restarted: what counts as "since the last boot" begins anew. The files keep whatever was written to them."""
 
     def __init__(self) -> None:
-        self._boot = 1
+        self._boots = 1
 
     def reboot(self) -> None:
-        self._boot += 1
+        self._boots += 1
 
     def boot_id(self) -> str | None:
-        return f"boot {self._boot}"
+        real = SystemMachine().boot_id()
+        return None if real is None else f"{real}, {self._boots}"
 
 
 class Cluster:
