@@ -64,7 +64,7 @@ def test_after_a_reboot_of_all_in_replicated_partitions_are_led_again_by_themsel
             for node_id in range(3):
                 brokers.kill(node_id)
             for node in brokers.nodes:
-                run = node.data_dir / files.BROKER_RUN
+                run = node.directory / "data" / files.BROKER_RUN
                 run.write_text(json.dumps(json.loads(run.read_text()) | {"bootId": "another life"}))
             for node_id in range(3):
                 brokers.launch(node_id)
