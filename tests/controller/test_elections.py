@@ -236,11 +236,16 @@ def test_what_may_be_on_a_failed_disk_leaves_too() -> None:
     epoch = world.do(world.controller.register_broker(request, next_offset=world.next_offset)).broker_epoch
     world.do(world.controller.unfence_broker(1, epoch))
     world.add_broker(2)
-    world.create(topic("t", -1, -1, assignments={0: [1, 2]}, configs={"min.insync.replicas": "2"}))
+    world.create(
+        topic("t", -1, -1, assignments={0: [1, 2]}, configs={"min.insync.replicas": "2"}),
+        topic("alone", -1, -1, assignments={0: [1]}),
+    )
     heartbeat = BrokerHeartbeatRequest(1, epoch, world.next_offset, offline_log_dirs=[b"a" * 16])
     world.do(world.controller.broker_heartbeat(heartbeat))
     partition = first(world)
     assert (partition.leader, partition.isr, partition.elr) == (2, (2,), ())
+    alone = world.image.topics_by_name["alone"].partitions[0]
+    assert (alone.leader, alone.isr) == (1, (1,)), "nobody else could lead it"
     assert not world.controller.broker_heartbeat(heartbeat).records
 
 
