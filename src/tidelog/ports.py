@@ -1,4 +1,4 @@
-"""The world as the core sees it: time, chance, waiting, other nodes.
+"""The world as the core sees it: time, chance, waiting, the machine, other nodes.
 
 Everything that decides in Tidelog takes a `Clock` and an `Rng` as arguments, so that the same code runs in production,
 inside a user's pytest and in the deterministic simulation. The disk has its own port in `tidelog.storage.disk`.
@@ -62,6 +62,27 @@ class SystemRng:
         if stop <= 0:
             raise ValueError(f"randrange needs a positive bound, not {stop}")
         return int.from_bytes(os.urandom(8), "big") % stop
+
+
+class Machine(Protocol):
+    """The computer that a node runs on."""
+
+    def boot_id(self) -> str | None:
+        """A name for the machine's present life, from one boot to the next; None where there is none to be had."""
+        ...
+
+
+class SystemMachine:
+    """Linux. In a container it is the host's, and so is the page cache that it stands for. Elsewhere nothing is claimed: every start may be the machine's first."""
+
+    __slots__ = ()
+
+    def boot_id(self) -> str | None:
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                return file.read().strip() or None
+        except OSError:
+            return None
 
 
 class TimerHandle(Protocol):

@@ -228,6 +228,27 @@ def test_a_broker_that_was_unregistered_returns_as_a_stranger() -> None:
     assert (first(world).leader, first(world).elr) == (-1, (2,))
 
 
+def test_what_may_be_on_a_failed_disk_leaves_too() -> None:
+    """A broker with several directories does not say in which of them a replica is. One that it had lost must not be elected."""
+    world = World()
+    request = registration(1)
+    request.log_dirs = [b"a" * 16, b"b" * 16]
+    epoch = world.do(world.controller.register_broker(request, next_offset=world.next_offset)).broker_epoch
+    world.do(world.controller.unfence_broker(1, epoch))
+    world.add_broker(2)
+    world.create(
+        topic("t", -1, -1, assignments={0: [1, 2]}, configs={"min.insync.replicas": "2"}),
+        topic("alone", -1, -1, assignments={0: [1]}),
+    )
+    heartbeat = BrokerHeartbeatRequest(1, epoch, world.next_offset, offline_log_dirs=[b"a" * 16])
+    world.do(world.controller.broker_heartbeat(heartbeat))
+    partition = first(world)
+    assert (partition.leader, partition.isr, partition.elr) == (2, (2,), ())
+    alone = world.image.topics_by_name["alone"].partitions[0]
+    assert (alone.leader, alone.isr) == (1, (1,)), "nobody else could lead it"
+    assert not world.controller.broker_heartbeat(heartbeat).records
+
+
 def test_replicas_on_a_failed_disk_leave_and_the_others_stay() -> None:
     world = World()
     request = registration(1)

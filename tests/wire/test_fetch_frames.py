@@ -50,6 +50,7 @@ PARTITIONS = st.builds(
     RECORDS,
     st.none() | st.lists(st.tuples(INT64, INT64), max_size=3),
     st.none() | st.tuples(st.integers(0, 1 << 30), INT64),
+    INT32,
 )
 
 
@@ -113,6 +114,7 @@ def as_partition(fetched: Fetched, version: int) -> PartitionData:
         aborted_transactions=None
         if fetched.aborted is None
         else [AbortedTransaction(*transaction) for transaction in fetched.aborted],
+        preferred_read_replica=fetched.preferred if version >= 11 else -1,
         records=fetched.records,
     )
     if fetched.diverging is not None:

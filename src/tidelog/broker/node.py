@@ -37,10 +37,11 @@ from tidelog.config.listeners import Endpoint
 from tidelog.config.resolve import BrokerConfig
 from tidelog.controller.image import MetadataImage
 from tidelog.errors import CorruptDataError, RequestError
-from tidelog.ports import Clock, Rng, SystemClock, SystemRng
+from tidelog.ports import Clock, Machine, Rng, SystemClock, SystemMachine, SystemRng
 from tidelog.replication.fetch_session import FetchSessionCache
 from tidelog.replication.group_commit import GroupCommit
 from tidelog.replication.purgatory import FetchPurgatory
+from tidelog.replication.read_replica import selector_named
 from tidelog.storage.disk import Disk, DiskError
 from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
@@ -74,12 +75,14 @@ class Broker:
         disk: Disk | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.config = config
         self.node_id = config.node_id
         self.disk = disk if disk is not None else PosixDisk()
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
+        self.machine = machine if machine is not None else SystemMachine()
         self.apis = APIS
         self.api_versions_answers: dict[tuple[int, int], tuple[int, bytes]] = {}
         """Of each version, as of which metadata offset: the first question of every connection, and thousands may come at once."""
@@ -94,6 +97,10 @@ class Broker:
     def image(self) -> MetadataImage:
         """The cluster's metadata, as far as this broker acts by it."""
         return self.metadata.image
+
+    def rack_of(self, broker_id: int) -> str | None:
+        broker = self.image.brokers.get(broker_id)
+        return None if broker is None else broker.rack
 
     @property
     def cluster_id(self) -> str:
@@ -133,6 +140,7 @@ class Broker:
             eviction_ms=SESSION_EVICTION_MS,
         )
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
+        self.replica_selector = selector_named(self.config.optional_str("replica.selector.class"))
         try:
             self._open_directories()
             self._bind()
@@ -171,11 +179,12 @@ class Broker:
             self.config.log_dirs,
             node_id=self.node_id,
             cluster_id=cluster_id(self.config),
-            config_for=lambda topic: self.shell.policy_of(topic).log,
+            config_for=lambda topic: self.shell.log_config_of(topic),
             retention_check_interval_ms=self.config.int("log.retention.check.interval.ms"),
         )
         try:
             self.logs.open_directories()
+            self.logs.ledger.begin(self.machine.boot_id())
         except LogDirError as error:
             raise StartError(str(error)) from error
         except (DiskError, OSError) as error:

@@ -23,6 +23,7 @@ from tidelog.controller.result import ControllerSettings
 from tidelog.errors import TidelogError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.storage.disk import DiskError
+from tidelog.storage.log_config import LogConfig
 from tidelog.wire.messages.broker_registration import BrokerRegistrationRequest
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ logger = logging.getLogger("tidelog.broker")
 
 MANY_SYNCS_THREADS: Final = 16
 """For a start after a crash and for a clean stop, with thousands of files to sync: those that wait together share the disk's work."""
+
+
+DURABILITY: Final = "durability"
 
 
 class StartError(TidelogError):
@@ -55,7 +59,10 @@ class BrokerShell:
     def validator(self) -> TableConfigValidator:
         return TableConfigValidator(lambda: self._broker.config)
 
-    def policy_of(self, topic: str) -> TopicPolicy:
+    def log_config_of(self, topic: str) -> LogConfig:
+        return self._settings_of(topic).log
+
+    def _settings_of(self, topic: str) -> TopicPolicy:
         config = self._broker.config
         policy = topic_policy(
             TopicConfig.resolve(self._broker.node.metadata.image.config(ResourceType.TOPIC, topic), config),
@@ -63,6 +70,17 @@ class BrokerShell:
         )
         # What coordinators promise is kept whatever the durability of records is (D10).
         return policy._replace(durable=True) if is_internal_topic(topic) else policy
+
+    def policy_of(self, topic: str) -> TopicPolicy:
+        """A topic that is counted for what is not synced yet is so only once that is written down: after a crash of the machine this broker must know it."""
+        policy = self._settings_of(topic)
+        if policy.durable or self._broker.logs.ledger.count_in_memory():
+            return policy
+        logger.warning(
+            "%s is served with durability=fsync: a log directory is too full to note that it wants less",
+            topic,
+        )
+        return policy._replace(durable=True)
 
     def settings_changed(self, image: MetadataImage) -> None:
         broker = self._broker
@@ -114,6 +132,29 @@ class BrokerShell:
             logger.warning("%s", warning)
         for (topic, index), failure in logs.failed_logs.items():
             logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
+        self._judge_losses(image)
+
+    def _judge_losses(self, image: MetadataImage) -> None:
+        """Whether all that this broker was counted for is still here: the registration says so, or does not (D10)."""
+        broker = self._broker
+        ledger = broker.logs.ledger
+        here = [
+            (topic.name, index)
+            for topic, index, partition in image.partitions()
+            if broker.node_id in partition.replicas
+        ]
+        own_durability = {topic for topic, _ in here if DURABILITY in image.config(ResourceType.TOPIC, topic)}
+        ledger.loaded(
+            here,
+            in_memory=broker.config.str(DURABILITY) != "fsync"
+            or any(not self._settings_of(topic).durable for topic in own_durability),
+            incarnation_id=self._incarnation_id,
+        )
+        if ledger.loss is not None and image.brokers.keys() - {broker.node_id}:
+            logger.warning(
+                "this broker may have lost records, and gives up its places among the replicas in sync: %s",
+                ledger.loss,
+            )
 
     # ---- what happens
 

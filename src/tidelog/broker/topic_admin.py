@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.errors import RequestError
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -32,15 +33,20 @@ class TopicAdmin:
         config: Mapping[str, str],
         *,
         replication_factor: int = USE_DEFAULT,
+        replicas: Sequence[Sequence[int]] | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Create one topic, ready for use when this returns; RequestError when it cannot be."""
+        """Create one topic, ready for use when this returns; RequestError when it cannot be. `replicas`: the brokers of each partition."""
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
                     name=name,
-                    num_partitions=partitions,
+                    num_partitions=USE_DEFAULT if replicas else partitions,
                     replication_factor=replication_factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in enumerate(replicas or ())
+                    ],
                     configs=[CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
                 )
             ]

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from tidelog.cluster.controller_node import ControllerNode, QuorumWriter
 from tidelog.cluster.fetchers import Fetchers
 from tidelog.cluster.image_change import ImageChange
+from tidelog.cluster.leaderless import LeaderlessReplicas
 from tidelog.cluster.lifecycle import BrokerLifecycle, LifecycleTimings
 from tidelog.cluster.local_first import LocalFirst
 from tidelog.cluster.metadata import NodeMetadata
@@ -189,6 +190,7 @@ class ClusterNode:
                 lambda: self.lifecycle.epoch, settings.lag_seconds_max, self.isr_changes, self
             ),
         )
+        self.leaderless = LeaderlessReplicas(self.id, self.partitions)
         self.fetchers = Fetchers(self._make_fetcher)
         self.steps = Steps(ports.background, ports.scheduler)
         self.replicas = Replicas(
@@ -220,6 +222,9 @@ class ClusterNode:
         else:
             self.lifecycle.start()
         await called_back(partial(self.when, self._has_caught_up))
+        if not self._was_resumed or self.logs.ledger.loss is not None:
+            # What was lost has been told. From here on, this run's epoch is what the next one may claim.
+            await offloaded(partial(self.logs.ledger.registered, self.lifecycle.epoch))
         await called_back(self._open_replicas)
         if self._opened is not None:
             raise self._opened
@@ -278,6 +283,7 @@ class ClusterNode:
             self._opened = result
             done()
 
+        self.leaderless.begin(self.metadata.image)
         self.replicas.open_all(self.metadata.image, opened)
 
     def stop(self, done: Callable[[], None], *, within_s: float) -> None:
@@ -320,7 +326,7 @@ class ClusterNode:
     def changed(self, change: ImageChange, image: MetadataImage) -> None:
         self.replicas.changed(change, image)
         self.snapshots.consider(image)
-        if self.id in change.brokers:
+        if self.leaderless.changed(change) or self.id in change.brokers:
             self.lifecycle.soon()
         self._look()
 
@@ -344,9 +350,14 @@ class ClusterNode:
         acted_by = self.replicas.image
         heartbeat.current_metadata_offset = self.metadata.offset if acted_by is None else acted_by.offset
         heartbeat.want_fence = not (self._is_ready or self._was_resumed)
+        heartbeat.offline_log_dirs = self.logs.offline_directory_ids
+        if self._is_ready:
+            heartbeat.leaderless_log_ends = self.leaderless.log_ends()
 
     def registered(self, epoch: int) -> None:
         self._registered_epoch = epoch
+        if self._is_ready:
+            self.logs.ledger.registered(epoch)  # again: somebody had unregistered it
         self._look()
 
     def let_in(self) -> None:

@@ -16,7 +16,13 @@ from tidelog.cluster.fetchers import Fetchers
 from tidelog.cluster.image_change import ImageChange
 from tidelog.cluster.partitions import NewPartition, OfflinePartitionError, PartitionTable
 from tidelog.cluster.steps import Steps, all_offloaded, called_back, next_turn, offloaded
-from tidelog.controller.image import MetadataImage, PartitionImage, ResourceType, TopicImage
+from tidelog.controller.image import (
+    LeaderRecoveryState,
+    MetadataImage,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
 from tidelog.replication.assignment import Assignment
 from tidelog.storage.disk import DiskError
 from tidelog.storage.lifecycle import Creation
@@ -239,6 +245,7 @@ def assignment_of(partition: PartitionImage) -> Assignment:
         partition.partition_epoch,
         partition.replicas,
         partition.isr,
+        partition.leader_recovery_state == LeaderRecoveryState.RECOVERING,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from typing import Final
 
 from tidelog.controller.elections import NOBODY, leaders_now, partition_change, rules_for
-from tidelog.controller.image import BrokerImage, MetadataImage
+from tidelog.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage
 from tidelog.controller.metadata_records import NO_LEADER, PartitionChangeRecord
 from tidelog.controller.registration_records import (
     BrokerRegistrationChangeRecord,
@@ -79,7 +79,10 @@ def begin_controlled_shutdown(
 def directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: Set[bytes], settings: ControllerSettings
 ) -> ControllerResult[None]:
-    """Disks of a running broker failed: what is on them leaves every ISR and ELR, what is on the others stays (KIP-858)."""
+    """Disks of a running broker failed: what is on them leaves every ISR and ELR, what is on the others stays (KIP-858).
+
+    What nobody has said the place of may be on them, too: it is not in sync any more until it has shown that it was not. Where nobody else could lead, it goes on leading.
+    """
     lost = offline & set(broker.log_dirs)
     if not lost:
         return ControllerResult(None)
@@ -87,9 +90,10 @@ def directories_offline(
     if not left:
         return fence_broker(image, broker.broker_id, settings)
     gone = frozenset({broker.broker_id})
-    records = changes(image, settings, leaving=gone, lossy=gone, only_in=lost)
+    on_them = changes(image, settings, leaving=gone, lossy=gone, only_in=lost)
+    perhaps = changes(image, settings, lossy=gone, only_in={UNASSIGNED_DIRECTORY})
     change = BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, log_dirs=left)
-    return ControllerResult(None, [*records, change])
+    return ControllerResult(None, [*on_them, *perhaps, change])
 
 
 def unregister_broker(
@@ -119,15 +123,16 @@ def changes(
 ) -> Iterator[PartitionChangeRecord]:
     """One record for every partition that the coming or going of a broker changes; `only_in`: as far as it is kept in these directories."""
     may_lead = leaders_now(image, without=leaving, returning=returning)
+    going = leaving | lossy
     for topic in image.topics_by_name.values():
         rules = None
         for index, partition in topic.partitions.items():
             if returning is None:
-                concerned = not leaving.isdisjoint(partition.isr) or not lossy.isdisjoint(partition.elr)
+                concerned = not going.isdisjoint(partition.isr) or not lossy.isdisjoint(partition.elr)
             else:
                 concerned = partition.leader == NO_LEADER and returning in partition.replicas
             if concerned and only_in is not None:
-                concerned = any(partition.directory_of(broker) in only_in for broker in leaving)
+                concerned = any(partition.directory_of(broker) in only_in for broker in going)
             if not concerned:
                 continue
             rules = rules or rules_for(image, topic.name, settings, may_lead)

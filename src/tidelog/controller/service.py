@@ -21,10 +21,10 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.elections import UNCLEAN_LEADER_ELECTION
 from tidelog.controller.heartbeats import ShutdownProgress
-from tidelog.controller.image import EMPTY_IMAGE, MetadataImage, ResourceType
+from tidelog.controller.image import EMPTY_IMAGE, LeaderRecoveryState, MetadataImage, ResourceType
 from tidelog.controller.last_known import LastKnownLogs
 from tidelog.controller.metadata_log import bootstrap_records, encode_batches
-from tidelog.controller.metadata_records import AbortTransactionRecord
+from tidelog.controller.metadata_records import AbortTransactionRecord, PartitionChangeRecord
 from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.controller.result import ControllerResult, refuse_each
 from tidelog.controller.service_ports import ControllerTimings, MetadataQuorum, NotLeaderError
@@ -92,6 +92,8 @@ class ControllerService:
         self._last_known = LastKnownLogs(timings.last_known_wait_s)
         self._last_ran = 0.0
         self._balance_at = self._leaderless_at = 0.0
+        self.unclean_elections = 0
+        """By this node (Kafka's UncleanLeaderElectionsPerSec counts the same)."""
 
     # ---- leadership
 
@@ -382,6 +384,7 @@ class ControllerService:
         end_offset = batches[-1].next_offset
         before = controller.image, self._end
         delta = controller.replay(replayed, offset=end_offset - 1, epoch=self._epoch)
+        self._report_unclean(replayed, before[0])
         self._end = end_offset
         self._uncommitted.append(_Uncommitted(end_offset, delta, controller.image))
         if _changes_unclean_election(delta, controller.image):
@@ -400,6 +403,20 @@ class ControllerService:
             raise
         assert appended == end_offset, f"{appended} is the end of the log, not {end_offset}"
         return True
+
+    def _report_unclean(self, records: Sequence[MetadataRecord], before: MetadataImage) -> None:
+        """Whatever the reason for it was, a leader that was not in sync is news for people: records may be lost."""
+        for record in records:
+            if (
+                isinstance(record, PartitionChangeRecord)
+                and record.leader_recovery_state == LeaderRecoveryState.RECOVERING
+            ):
+                self.unclean_elections += 1
+                topic = before.topics_by_id[record.topic_id]
+                logger.warning(
+                    "unclean election: broker %d leads %s-%d and was not in sync; records that only other replicas had are lost",
+                    record.leader, topic.name, record.partition_id,
+                )  # fmt: skip
 
 
 def _tell(answered: Answered[R], outcome: R | RequestError, instead: RequestError | None) -> None:

@@ -15,6 +15,8 @@ class Assignment(NamedTuple):
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    is_recovering: bool = False
+    """The leader was not in sync when it was chosen: what others had is lost, and it has not said yet that it goes on from there (KIP-704)."""
 
     @staticmethod
     def alone(broker_id: int, leader_epoch: int) -> Assignment:

@@ -103,6 +103,7 @@ class FetchSession:
         diverging: bool,
         high_watermark: int,
         log_start_offset: int,
+        preferred: bool = False,
     ) -> bool:
         """Whether an incremental answer has to mention this partition; remembers what it will say.
 
@@ -116,6 +117,7 @@ class FetchSession:
             has_records
             or error != 0
             or diverging
+            or preferred
             or known.high_watermark != high_watermark
             or known.log_start_offset != log_start_offset
             or known.last_error != error

@@ -81,6 +81,7 @@ class Leader:
         "_settings",
         "epoch",
         "epoch_start_offset",
+        "is_recovering",
         "isr",
         "remotes",
         "replicas",
@@ -103,6 +104,7 @@ class Leader:
         self.epoch = assignment.leader_epoch
         self.epoch_start_offset = log.log_end_offset
         self.replicas = assignment.replicas
+        self.is_recovering = assignment.is_recovering
         self.isr = Isr(assignment, min_isr=min_isr)
         others = tuple(other for other in assignment.replicas if other != broker_id)
         self.remotes = new_remotes(others, assignment.isr, now=now, lag_seconds_max=settings.lag_seconds_max)
@@ -181,6 +183,8 @@ class Leader:
         isr = self.isr
         if isr.pending is not None or broker_id in isr.committed or now < self._refused_until:
             return None
+        if self.is_recovering:
+            return None  # alone until that is over (KIP-704)
         if not may_join(
             self.remotes[broker_id],
             self._settings.brokers,
@@ -189,6 +193,14 @@ class Leader:
         ):
             return None
         return tuple(other for other in self.replicas if other == broker_id or other in isr.committed)
+
+    def recovered(self) -> tuple[int, ...] | None:
+        """The ISR of a leader that was not in sync when it was chosen, and says now that it goes on from what it has: itself. None if there is nothing to say.
+
+        There is nothing else to recover: its epoch has begun, followers cut their logs by it, and readers find out by it what is gone. Every proposal says that its
+        leader has recovered.
+        """
+        return (self._broker_id,) if self.is_recovering and self.isr.pending is None else None
 
     def without_late(self, *, now: float) -> tuple[int, ...] | None:
         """The ISR without those who have not caught up for `replica.lag.time.max.ms`, if there are any."""
@@ -222,7 +234,11 @@ class Leader:
     def answered(self, proposal: Proposal, answer: IsrAnswer, *, now: float) -> bool:
         if answer.error == ErrorCode.INELIGIBLE_REPLICA:
             self._refused_until = now + REFUSED_PAUSE_S
-        return self.isr.answered(proposal, answer)
+        is_pending = proposal is self.isr.pending
+        changed = self.isr.answered(proposal, answer)
+        if is_pending and answer.error == ErrorCode.NONE:
+            self.is_recovering = False
+        return changed
 
     def reassigned(self, assignment: Assignment, *, min_isr: int, now: float) -> bool:
         """Metadata of the same leader epoch. True if it says anything new."""
@@ -237,6 +253,7 @@ class Leader:
             self.remotes = {other: self.remotes.get(other, known[other]) for other in others}
             self.replicas = assignment.replicas
         self.isr.require(min_isr, len(assignment.replicas))
+        self.is_recovering = assignment.is_recovering
         return True
 
     # ---- for people

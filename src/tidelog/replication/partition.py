@@ -102,6 +102,7 @@ class Partition:
             return
         if assignment.leader_epoch == self.leader_epoch:
             if self.leader is not None and self.leader.reassigned(assignment, min_isr=self._min_isr, now=now):
+                self._end_recovery()
                 self._isr_changed()
             return
         self.leader_epoch = assignment.leader_epoch
@@ -122,8 +123,15 @@ class Partition:
         )
         if self.durable and self.log.recovery_point < self.log.log_end_offset:
             self._flush_queue.request(self)  # what recovery found may be in the page cache only
+        self._end_recovery()
         self._advance()
         self.wake_watchers()
+
+    def _end_recovery(self) -> None:
+        assert self.leader is not None
+        isr = self.leader.recovered()
+        if isr is not None:
+            self.leader.propose(self, isr)
 
     def _follow(self, assignment: Assignment) -> None:
         """Nothing is cut: only the leader's epochs can say what has to go."""
@@ -300,10 +308,22 @@ class Partition:
             leader.propose(self, isr)
         self._advance()
 
+    def has_told(self, broker_id: int, high_watermark: int) -> None:
+        """An answer on its way to a follower carries this high watermark."""
+        replica = None if self.leader is None else self.leader.remotes.get(broker_id)
+        if replica is not None:
+            replica.told_high_watermark = high_watermark
+
+    def has_news_for(self, broker_id: int) -> bool:
+        """More is committed than the follower was told: who reads from it waits for that (KIP-392)."""
+        replica = None if self.leader is None else self.leader.remotes.get(broker_id)
+        return replica is not None and replica.told_high_watermark < self.log.high_watermark
+
     def check_isr(self, *, now: float) -> None:
         """From time to time: those who have not caught up for too long are proposed to leave."""
         if self.leader is None:
             return
+        self._end_recovery()
         self.leader.look(now=now)
         isr = self.leader.without_late(now=now)
         if isr is not None:
@@ -345,11 +365,14 @@ class Partition:
             )
 
     def check_readable(self, offset: int) -> None:
-        """A consumer that was sent here from the leader (KIP-392) may be ahead of what this follower knows to be committed."""
-        if self.leader is None and offset > self.log.high_watermark:
+        """A consumer that was sent here from the leader (KIP-392) may be ahead of this follower: what it asks for is on its way, and nothing is out of range (H10).
+
+        Between the high watermark that is known here and the log's end it waits, as it would at the leader.
+        """
+        if self.leader is None and offset > self.log.log_end_offset:
             raise RequestError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{self!r} is known to be committed up to {self.log.high_watermark} here, offset {offset} was asked for",
+                f"{self!r} ends at {self.log.log_end_offset} here, offset {offset} was asked for",
             )
 
     def check_leader_epoch(self, epoch: int) -> None:

@@ -38,17 +38,19 @@ class FetchPurgatory:
         look: Callable[[], Callable[[], None] | None],
         complete: Callable[[], None],
         whole_log: bool = False,
+        high_watermark: bool = False,
     ) -> ParkedFetch:
         """Wait until `look`, called whenever something happened, returns how to answer; or, after `max_wait_ms`, call `complete`.
 
-        With `whole_log`, as followers wait, something has happened when anything was appended, committed or not.
+        With `whole_log`, as followers wait, something has happened when anything was appended, committed or not; with `high_watermark`, also when more was
+        committed.
         """
         fetch = ParkedFetch(self, partitions, look, complete)
         fetch.timer = self.scheduler.call_later(max_wait_ms / 1000, fetch.expire)
         for partition in partitions:
             if whole_log:
                 partition.watch_end(fetch)
-            else:
+            if high_watermark or not whole_log:
                 partition.watch(fetch)
         self.parked += 1
         return fetch

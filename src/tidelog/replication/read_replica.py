@@ -54,7 +54,7 @@ def preferred_read_replica(
 ) -> int:
     """The broker to read from instead of this one, or NO_PREFERENCE."""
     leader = partition.leader
-    if selector is None or leader is None or not leader.remotes:
+    if selector is None or not client_rack or leader is None or not leader.remotes:
         return NO_PREFERENCE
     own = partition.broker_id
     candidates = [ReadableReplica(own, rack_of(own), True, partition.log.log_end_offset, 0.0)]

@@ -27,6 +27,7 @@ class RemoteReplica:
         "is_joining",
         "log_end_offset",
         "log_start_offset",
+        "told_high_watermark",
     )
 
     def __init__(self, broker_id: int, *, caught_up_at: float) -> None:
@@ -34,6 +35,8 @@ class RemoteReplica:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = UNKNOWN_OFFSET
+        self.told_high_watermark = UNKNOWN_OFFSET
+        """The last one that an answer has carried to it."""
         self.caught_up_at = caught_up_at
         self.fetched_at = caught_up_at
         self.is_joining = False

@@ -43,6 +43,7 @@ CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 CLEANER_HORIZON_CHECKPOINT: Final = "cleaner-horizon-checkpoint"
 SCRUB_CHECKPOINT: Final = "scrub-checkpoint"
 SYNC_FAILED: Final = "sync-failed"
+BROKER_RUN: Final = "broker-run"
 
 DELETE_DIR: Final = "-delete"
 FUTURE_DIR: Final = "-future"

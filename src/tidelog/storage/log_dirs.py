@@ -34,7 +34,7 @@ class LogDirError(TidelogError):
 
 class LogDir:
     __slots__ = (
-        "_disk", "_lock", "_written", "broker_epoch", "clean", "error", "in_checkpoints", "kept", "meta", "offsets", "path",
+        "_disk", "_lock", "_written", "broker_epoch", "clean", "error", "in_checkpoints", "is_new", "kept", "meta", "offsets", "path",
         "space", "warnings",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class LogDir:
         self.path = path
         self.space = SpaceGuard(disk, path)
         self.meta: MetaProperties | None = None
+        self.is_new = False  # nobody's before
         self.clean = False
         self.broker_epoch = -1  # of the broker that stopped cleanly here
         self.offsets: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
@@ -96,6 +97,7 @@ class LogDir:
                 raise LogDirError(f"{self.path} belongs to node {meta.node_id}, this is node {node_id}")
             if meta.directory_id is not None:
                 return
+        self.is_new = meta is None
         self.meta = MetaProperties(cluster_id, node_id, _directory_id(rng))
         checkpoints.write_meta_properties(self._disk, self._path(files.META_PROPERTIES), self.meta)
 
@@ -137,6 +139,10 @@ class LogDir:
         if lines:
             self.kept[key] = lines
         return max(lines.values(), default=0)
+
+    def knows(self, key: TopicPartition) -> bool:
+        """A checkpoint spoke of records of the partition when the broker started."""
+        return any(offsets.get(key, 0) > 0 for offsets in self.offsets.values())
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Durable when it returns; in any thread, but one at a time. Nothing is written if nothing changed."""

@@ -38,6 +38,7 @@ from tidelog.storage.log_loading import (
 )
 from tidelog.storage.manager_checkpoint import Checkpoint
 from tidelog.storage.recovery import open_log
+from tidelog.storage.run_ledger import RunLedger
 
 _LOGS_PER_SLICE: Final = 20  # retention looks at the logs in slices, so that no turn of the loop is long
 _SEGMENTS_PER_SLICE: Final = 50
@@ -96,6 +97,7 @@ class LogManager:
         self._checkpoint: Checkpoint | None = None
         self._names: dict[str, DirectoryNames] = {}
         self._sealed: dict[TopicPartition, None] = {}
+        self.ledger = RunLedger(self)
 
     # ---- opening
 
@@ -444,6 +446,15 @@ class LogManager:
             for directory in self.dirs
             if directory.online and directory.meta is not None and directory.meta.directory_id is not None
         }
+
+    @property
+    def offline_directory_ids(self) -> list[bytes]:
+        """The ids of those that have failed, as far as they could be read."""
+        return [
+            directory.meta.directory_id
+            for directory in self.dirs
+            if not directory.online and directory.meta is not None and directory.meta.directory_id is not None
+        ]
 
     @property
     def stopped_cleanly(self) -> bool:

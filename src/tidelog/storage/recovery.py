@@ -74,9 +74,10 @@ def open_log(
     if name_reused:
         truncation.write_intent(disk, directory, Intent(LIMIT, 0, 0))
     names = put_away(disk, directory)
+    report = RecoveryReport(topic, partition, directory)
     if forget_cache(disk, directory, names):
         clean = False
-    report = RecoveryReport(topic, partition, directory)
+        report.cache_forgotten = True
     intent = truncation.read_intent(disk, directory) if files.TRUNCATION_INTENT in names else None
     checkpointed = max(recovery_point, log_start_offset, high_watermark)
     if intent is None and checkpointed > 0 and _was_never_finished(names):
@@ -120,6 +121,7 @@ def open_log(
         )
         unsynced, log_end_offset = [], log_start_offset
         epochs.clear()
+    report.missing_committed = max(0, high_watermark - log_end_offset)
     if len(segments) > 1 or snapshots_in(names):
         _remove_stray_snapshots(disk, directory, segments, log_end_offset)
     log = Log(

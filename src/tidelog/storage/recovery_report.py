@@ -59,6 +59,10 @@ class RecoveryReport:
     cuts: list[Cut] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
+    missing_committed: int = 0
+    """Offsets between the log's end and the high watermark of the last checkpoint, if that lies behind it."""
+    cache_forgotten: bool = False
+    """A sync had failed before: what was read is what the disk has, not what the page cache had."""
 
     @property
     def lost_synced_data(self) -> bool:

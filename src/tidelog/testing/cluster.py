@@ -20,10 +20,12 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from tidelog.ports import SystemMachine
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
@@ -48,6 +50,20 @@ class ShiftedClock:
         return time.monotonic()
 
 
+class SimulatedMachine:
+    """The computer of one broker, which can be restarted: what counts as "since the last boot" begins anew. The files keep whatever was written to them."""
+
+    def __init__(self) -> None:
+        self._boots = 1
+
+    def reboot(self) -> None:
+        self._boots += 1
+
+    def boot_id(self) -> str | None:
+        real = SystemMachine().boot_id()
+        return None if real is None else f"{real}, {self._boots}"
+
+
 class Cluster:
     """A broker of its own for a test, a fixture or a notebook, or several. Use it as a context manager, or call `start` and `stop`."""
 
@@ -59,9 +75,12 @@ class Cluster:
         config: Mapping[str, Any] | None = None,
         data_dir: str | Path | None = None,
         port: int = 0,
+        racks: Sequence[str] = (),
     ) -> None:
         """`topics` are created up front: names, or names with their partition counts. `config` takes broker settings. With several `brokers`, topics have
-        up to three replicas and the port is that of broker 0."""
+        up to three replicas and the port is that of broker 0; `racks` says where each of them stands (`broker.rack`)."""
+        if racks and len(racks) != brokers:
+            raise ValueError(f"{brokers} brokers stand in {brokers} racks, not in {list(racks)}")
         if isinstance(topics, str):
             topics = (topics,)
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
@@ -72,6 +91,8 @@ class Cluster:
         self._temporary: str | None = None
         self._runners: dict[int, _BrokerThread] = {}
         self._cuts: set[tuple[int, int]] = set()
+        self._racks = tuple(racks)
+        self._machines = [SimulatedMachine() for _ in range(brokers)]
         self.clock = ShiftedClock()
 
     @property
@@ -110,7 +131,9 @@ class Cluster:
 
     def _launch(self, nodes: Iterable[int]) -> None:
         """Together: none of them is ready before most of them are there."""
-        begun = {node: _BrokerThread(self._properties(node), self.clock) for node in nodes}
+        begun = {
+            node: _BrokerThread(self._properties(node), self.clock, self._machines[node]) for node in nodes
+        }
         for runner in begun.values():
             runner.begin()
         try:
@@ -164,6 +187,15 @@ class Cluster:
         runner.begin_stop(clean=False)
         runner.join()
 
+    def lose_power(self, *nodes: int) -> None:
+        """These brokers are killed and their machines boot anew: for them, what was not synced may be gone (their files still have it). `restart(node)`, or `start`
+        if it was all of them, brings them back.
+        """
+        for node in nodes:
+            if node in self._runners:
+                self.kill(node)
+            self._machines[node].reboot()
+
     def pause(self, node: int) -> None:
         """The broker stands still, with its connections open, until `resume`, `heal` or its end: a long pause of its process."""
         self._runners[node].pause()
@@ -206,6 +238,15 @@ class Cluster:
             raise KeyError(f"there is no partition {topic}-{partition}")
         return found
 
+    @property
+    def running(self) -> list[int]:
+        """The brokers that are neither stopped nor killed."""
+        return list(self._runners)
+
+    def broker(self, node: int) -> Broker:
+        """The broker itself, to look at. It lives on a loop of its own in another thread."""
+        return self._runners[node].broker
+
     def _resume_all(self) -> None:
         for runner in self._runners.values():
             runner.resume()
@@ -223,11 +264,14 @@ class Cluster:
         *,
         config: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
+        replicas: Sequence[Sequence[int]] | None = None,
     ) -> str:
-        """Create a topic and return its name; it is ready for use when this returns."""
+        """Create a topic and return its name; it is ready for use when this returns. `replicas` names the brokers of each partition, the one that is to lead first."""
         runner = self._running
         settings = {key: _text(value) for key, value in (config or {}).items()}
-        runner.call(runner.broker.topics.create(name, partitions, settings, exist_ok=exist_ok))
+        runner.call(
+            runner.broker.topics.create(name, partitions, settings, replicas=replicas, exist_ok=exist_ok)
+        )
         deadline = time.monotonic() + START_SECONDS_MAX
         while any(name not in other.broker.image.topics_by_name for other in self._runners.values()):
             if time.monotonic() > deadline:
@@ -255,6 +299,8 @@ class Cluster:
                 "min.insync.replicas": str(max(1, replicas - 1)),
                 "offsets.topic.replication.factor": str(replicas),
             }
+        if self._racks:
+            properties["broker.rack"] = self._racks[node]
         if self._given_dir is None:
             properties["durability"] = "replicated"
         return properties | self._config
@@ -279,9 +325,10 @@ class Cluster:
 class _BrokerThread:
     """A thread with an event loop with a broker on it."""
 
-    def __init__(self, properties: Mapping[str, str], clock: ShiftedClock) -> None:
+    def __init__(self, properties: Mapping[str, str], clock: ShiftedClock, machine: SimulatedMachine) -> None:
         self._properties = properties
         self._clock = clock
+        self._machine = machine
         self._going_on = threading.Event()
         self._going_on.set()
         self._ready = threading.Event()
@@ -350,7 +397,7 @@ class _BrokerThread:
 
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        broker = Broker(BrokerConfig.load(self._properties), clock=self._clock)
+        broker = Broker(BrokerConfig.load(self._properties), clock=self._clock, machine=self._machine)
         await broker.start()
         try:
             self.broker = broker

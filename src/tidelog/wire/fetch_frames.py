@@ -22,6 +22,7 @@ FIRST_FLEXIBLE: Final = 12
 FIRST_BY_ID: Final = 13
 
 NO_OFFSET: Final = -1
+NO_REPLICA: Final = -1
 
 
 class Fetched(NamedTuple):
@@ -37,6 +38,8 @@ class Fetched(NamedTuple):
     """Producer id and first offset of each aborted transaction; None where the reader did not ask for committed records only."""
     diverging: tuple[int, int] | None = None
     """Epoch and end offset up to which the reader's log agrees with ours."""
+    preferred: int = NO_REPLICA
+    """The broker that the reader should read from instead (KIP-392)."""
 
 
 class FetchedTopic(NamedTuple):
@@ -57,10 +60,9 @@ _REPLICA_AND_SIZE = Struct(">ii").pack
 _ABORTED = Struct(">qq").pack
 _ABORTED_FLEXIBLE = Struct(">qqx").pack
 _DIVERGING = Struct(">BBBiqx").pack  # one tagged field, number 0, of 13 bytes
-_PLAIN_FLEXIBLE = Struct(">ihqqqBi").pack  # no aborted transactions, no preferred replica
+_PLAIN_FLEXIBLE = Struct(">ihqqqBi").pack  # no aborted transactions; the preferred replica
 _NO_TAGS = b"\0"
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
-_NO_REPLICA = _INT(-1)
 
 
 def write_fetch_response(
@@ -130,11 +132,23 @@ def _head(
 
 
 def _write_flexible(fetched: Fetched, pieces: list[bytes]) -> None:
-    index, error_code, high_watermark, last_stable_offset, log_start_offset, records, aborted, _ = fetched
+    (
+        index,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        records,
+        aborted,
+        _,
+        preferred,
+    ) = fetched
     length = write_uvarint(len(records) + 1)
     if aborted is None:
         pieces.append(
-            _PLAIN_FLEXIBLE(index, error_code, high_watermark, last_stable_offset, log_start_offset, 0, -1)
+            _PLAIN_FLEXIBLE(
+                index, error_code, high_watermark, last_stable_offset, log_start_offset, 0, preferred
+            )
         )
     else:
         pieces.append(
@@ -142,12 +156,22 @@ def _write_flexible(fetched: Fetched, pieces: list[bytes]) -> None:
         )
         pieces.append(write_uvarint(len(aborted) + 1))
         pieces.extend(_ABORTED_FLEXIBLE(*transaction) for transaction in aborted)
-        pieces.append(_NO_REPLICA)
+        pieces.append(_INT(preferred))
     pieces.append(length)
 
 
 def _write_plain(fetched: Fetched, pieces: list[bytes], version: int) -> None:
-    index, error_code, high_watermark, last_stable_offset, log_start_offset, records, aborted, _ = fetched
+    (
+        index,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        records,
+        aborted,
+        _,
+        preferred,
+    ) = fetched
     count = -1 if aborted is None else len(aborted)
     if version >= FIRST_WITH_LOG_START:
         pieces.append(_OLD(index, error_code, high_watermark, last_stable_offset, log_start_offset, count))
@@ -156,6 +180,6 @@ def _write_plain(fetched: Fetched, pieces: list[bytes], version: int) -> None:
     if aborted:
         pieces.extend(_ABORTED(*transaction) for transaction in aborted)
     if version >= FIRST_WITH_READ_REPLICA:
-        pieces.append(_REPLICA_AND_SIZE(-1, len(records)))
+        pieces.append(_REPLICA_AND_SIZE(preferred, len(records)))
     else:
         pieces.append(_INT(len(records)))

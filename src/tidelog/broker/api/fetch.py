@@ -26,6 +26,7 @@ from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import FetchContext, FetchTarget, PartitionKey, SessionError
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
+from tidelog.replication.read_replica import NO_PREFERENCE, preferred_read_replica
 from tidelog.replication.replica_state import UNKNOWN_BROKER_EPOCH
 from tidelog.replication.truncation import divergence
 from tidelog.storage.cold_read import ColdBytes, find_cold, warm_all
@@ -113,6 +114,7 @@ class _Fetch:
         "limit_bytes",
         "min_bytes",
         "pending",
+        "rack",
         "request",
     )
     of_replica = False
@@ -128,6 +130,8 @@ class _Fetch:
         self.limit_bytes = min(request.max_bytes, broker.fetch_bytes_max)
         # A reader that asks for more than fits into an answer would wait in vain.
         self.min_bytes = min(request.min_bytes, self.limit_bytes)
+        # Only who says where it is, to a broker that looks at it, is sent elsewhere (KIP-392).
+        self.rack = request.rack_id if broker.replica_selector is not None else ""
         self.pending: Pending | None = None
 
     def serve(self) -> list[Part] | Pending:
@@ -202,6 +206,8 @@ class _Fetch:
             error = fetched.error_code
             if (error and error != ErrorCode.CORRUPT_MESSAGE) or fetched.diverging is not None:
                 return False
+            if fetched.preferred != NO_PREFERENCE:
+                return False
             available += len(fetched.records)
         return available < self.min_bytes
 
@@ -215,6 +221,7 @@ class _Fetch:
             look=self._look,
             complete=self._complete,
             whole_log=self.of_replica,
+            high_watermark=self.of_replica and self.broker.replica_selector is not None,
         )
         self.pending.on_cancel = parked.cancel
 
@@ -250,6 +257,7 @@ class _Fetch:
                     diverging=fetched.diverging is not None,
                     high_watermark=fetched.high_watermark,
                     log_start_offset=fetched.log_start_offset,
+                    preferred=fetched.preferred != NO_PREFERENCE,
                 )
                 if incremental and not must_answer:
                     continue
@@ -337,6 +345,24 @@ class _Fetch:
                     aborted=() if self.committed_only else None,
                     diverging=diverging,
                 )
+        if self.rack:
+            preferred = preferred_read_replica(
+                partition,
+                self.broker.replica_selector,
+                self.broker.rack_of,
+                client_rack=self.rack,
+                fetch_offset=offset,
+            )
+            if preferred != NO_PREFERENCE:
+                return Fetched(
+                    index,
+                    0,
+                    log.high_watermark,
+                    last_stable_offset,
+                    log.log_start_offset,
+                    aborted=() if self.committed_only else None,
+                    preferred=preferred,
+                )
         if offset == log.log_end_offset:
             # Where a reader waits. Remembered, the bytes that will arrive are found without a search.
             log.positions.remember(offset, log.active, log.active.size)
@@ -358,7 +384,8 @@ class _Fetch:
         records = b"" if found is None else found
         start = log.log_start_offset
         return _new_tuple(
-            Fetched, (index, 0, log.high_watermark, last_stable_offset, start, records, aborted, None)
+            Fetched,
+            (index, 0, log.high_watermark, last_stable_offset, start, records, aborted, None, NO_PREFERENCE),
         )
 
 
@@ -371,6 +398,26 @@ class _ReplicaFetch(_Fetch):
     def serve(self) -> list[Part] | Pending:
         self.is_noted = False
         return super().serve()
+
+    @property
+    def _follower_id(self) -> int:
+        request = self.request
+        return request.replica_state.replica_id if self.context.version >= 15 else request.replica_id
+
+    def _is_too_little(self, found: list[_Read]) -> bool:
+        """Where consumers read from followers, those hear at once of what is committed."""
+        if self.broker.replica_selector is not None:
+            follower_id = self._follower_id
+            if any(partition is not None and partition.has_news_for(follower_id) for _, partition in found):
+                return False
+        return super()._is_too_little(found)
+
+    def _answer(self, found: list[_Read]) -> list[Part]:
+        if self.broker.replica_selector is not None:
+            for fetched, partition in found:
+                if partition is not None and not fetched.error_code and fetched.diverging is None:
+                    partition.has_told(self._follower_id, fetched.high_watermark)
+        return super()._answer(found)
 
     def _find(self, target: FetchTarget) -> Partition:
         return self.broker.partitions.leader_of(target.name, target.key.partition)
@@ -388,7 +435,7 @@ class _ReplicaFetch(_Fetch):
         log, offset, index = partition.log, target.fetch_offset, target.key.partition
         state = self.request.replica_state
         fetch = ReplicaFetch(
-            state.replica_id if self.context.version >= 15 else self.request.replica_id,
+            self._follower_id,
             state.replica_epoch if self.context.version >= 15 else UNKNOWN_BROKER_EPOCH,
             target.current_leader_epoch,
             offset,

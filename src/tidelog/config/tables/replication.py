@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidelog.config.definition import Setting
 from tidelog.config.tables.short import ACTS, BOOLEAN, CLUSTER_WIDE, INT, LONG, STRING
-from tidelog.config.validators import at_least
+from tidelog.config.validators import at_least, one_of
 
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
@@ -23,7 +23,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, None, "How often high watermarks are written to their checkpoint file."),
     Setting("replica.socket.timeout.ms", INT, 30_000, None, "How long a follower waits for the leader's answer.", effect=ACTS),
     Setting("replica.socket.receive.buffer.bytes", INT, 65_536, None, "Receive buffer (SO_RCVBUF) of a follower's connection."),
-    Setting("replica.selector.class", STRING, None, None, "A Java class that chooses which replica a consumer reads from."),
+    Setting("replica.selector.class", STRING, None, one_of("org.apache.kafka.common.replica.RackAwareReplicaSelector"), "Which replica a consumer is sent to that says where it is (`client.rack`): with Kafka's RackAwareReplicaSelector the one in its rack (`broker.rack`), if that is in sync. Unset: everybody reads from the leader.", effect=ACTS),
     Setting("num.replica.fetchers", INT, 1, at_least(1), "Connections a follower opens to each leader.", update=CLUSTER_WIDE),
     Setting("num.replica.alter.log.dirs.threads", INT, None, None, "Threads that move replicas between directories."),
     Setting("leader.replication.throttled.rate", LONG, None, at_least(0), "Bytes per second that leaders send for throttled replicas. Unset: no limit.", update=CLUSTER_WIDE, internal=True),
