@@ -55,12 +55,17 @@ class OnlyActiveBrokersAreInSync(MetadataInvariant):
 
 
 class NothingIsUnclean(MetadataInvariant):
-    """Within the fault atlas nobody is ever elected who may lack something: unclean elections are forbidden, and not needed."""
+    """Within the fault atlas nobody is ever elected who may lack something: unclean elections are forbidden, and not needed.
+
+    But for a partition that never had enough replicas in sync, because it was made while brokers were away: nothing was committed in it.
+    """
 
     def changed(self, before: MetadataImage, image: MetadataImage, changed: set[Key]) -> None:
         for topic_id, index in changed:
             partition = image.topics_by_id[topic_id].partitions[index]
-            if partition.leader_recovery_state == LeaderRecoveryState.RECOVERING:
+            ledger = self.world.watch.ledgers.get((topic_id, index))
+            has_records = ledger is not None and ledger.committed_end > 0
+            if has_records and partition.leader_recovery_state == LeaderRecoveryState.RECOVERING:
                 raise self.broken(f"the leader of {topic_id.hex()[:6]}-{index} came from outside ISR and ELR")
 
 
