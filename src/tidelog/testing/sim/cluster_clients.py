@@ -134,7 +134,7 @@ class SimProducer(SimClient):
                 return
             self._producer_id = answer.first
             self._sequences.clear()
-            self.world.producer_ids_given(self.own_id, range(answer.first, answer.first + answer.count))
+            self.world.producer_ids_given(self.own_id, range(answer.first, answer.first + answer.size))
             if self._batch is not None:
                 self._rebuild()
                 self._send()

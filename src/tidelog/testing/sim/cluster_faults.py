@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -79,7 +80,7 @@ def plan_of(seed: int, *, first_s: float, last_s: float) -> Plan:
         corruption=rng.choice((0.0, 0.0, 0.03)),
     )
     pause_s = rng.choice((0.8, 1.5, 3.0))
-    faults = []
+    faults: list[PlannedFault] = []
     at = first_s + rng.random() * 2
     while at < last_s:
         faults.append(PlannedFault(len(faults), at, rng.choices(kinds, weights)[0]))
@@ -118,7 +119,7 @@ class Nemesis:
         left_out = set(dropped)
         for fault in plan.faults:
             if fault.number not in left_out:
-                world.heap.at(fault.at, lambda fault=fault: self._strike(fault))
+                world.heap.at(fault.at, partial(self._strike, fault))
 
     def stop(self) -> None:
         self._is_over = True

@@ -40,7 +40,7 @@ class Commits:
         self._doubtful[tp][offset] -= 1
 
     def fetched(self, tp: TopicPartition, offset: int, acked_before: int) -> None:
-        if offset < acked_before and self._doubtful.get(tp, {}).get(offset, 0) <= 0:
+        if offset < acked_before and self._doubtful.get(tp, Counter[int]())[offset] <= 0:
             raise Violation(
                 "CommittedOffsetsStay",
                 f"{tp.topic}-{tp.partition} is told to be at {offset}, {acked_before} was committed before (I35)",

@@ -64,7 +64,7 @@ class InitProducer(NamedTuple):
 class ProducerIds(NamedTuple):
     error: ErrorCode
     first: int = -1
-    count: int = 0
+    size: int = 0
 
 
 class Admin(NamedTuple):

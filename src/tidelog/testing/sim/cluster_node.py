@@ -29,6 +29,7 @@ from tidelog.quorum.events import Event as QuorumEvent
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
 from tidelog.storage.disk import DiskError
+from tidelog.storage.lifecycle import Disposal
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
@@ -321,10 +322,14 @@ class SimNode:
         self._is_checkpointing = False
         disposal = self.logs.disposal(self.process.wall_ms())
         if disposal is not None:
-            self.syncs.run(disposal.run, lambda _: self.logs.disposed(disposal))
+            self.syncs.run(disposal.run, partial(self._disposed, disposal))
         waiting, self._checkpointed = self._checkpointed, []
         for done in waiting:
             done()
+
+    def _disposed(self, disposal: Disposal, _: Exception | None) -> None:
+        for path, error in self.logs.disposed(disposal).items():
+            self.partitions.dir_failed(path, error)
 
 
 class _QuorumLanes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Any, Final
@@ -74,7 +75,7 @@ class ClusterWorld(Machines):
         self.watch = Watch(self)
         self.truth = Truth(self.heap, self.ledger, self.watch.metadata_changed)
         for node in shape_.nodes:
-            self.heap.after(rng.random() * 0.3, lambda node=node: self.start(node))
+            self.heap.after(rng.random() * 0.3, partial(self.start, node))
         self.admin = SimAdmin(self, 1000)
         self.nemesis = Nemesis(self, self.plan, dropped)
         self.network.weather.encoded = shape_.encoded
