@@ -85,8 +85,14 @@ scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kaf
 	$(PY) -m bench.scale --segments 1000,3000,10000
 	$(PY) -m bench.scale --create 2000
 
-sim: install ## storage, metadata, its quorum, groups and compaction in simulation, with EFFORT=20 times the examples of make test
+sim: install ## storage, quorum, controller, groups and compaction in simulation, EFFORT=20 times make test; a whole cluster with SEEDS=20000; SEED=n shows one of them
+ifdef SEED
+	$(PY) -m tidelog.testing.sim.cluster_run --seed $(SEED)
+else
 	TIDELOG_TEST_EFFORT=$(or $(EFFORT),20) $(PYTEST) tests/storage tests/controller tests/replication tests/quorum tests/coordinator tests/compaction -n $(WORKERS) --timeout 3600
+	$(PY) -m tidelog.testing.sim.cluster_run --seeds $(or $(SEEDS),20000) --workers $(WORKERS)
+	$(PY) -m tidelog.testing.sim.cluster_run --mutants --workers $(WORKERS)
+endif
 
 fuzz: install ## hostile frames at decoders and a live broker, bombs and crowds: EFFORT=50 times make test, SEED=n as before
 	@echo "seeds from $(FUZZ_SEED) on"

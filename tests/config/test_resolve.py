@@ -207,3 +207,17 @@ def test_a_new_layer_leaves_the_old_configuration_alone() -> None:
     assert (before.int("message.max.bytes"), after.int("message.max.bytes")) == (1_048_588, 2_000_000)
     assert after.with_dynamic(node={"message.max.bytes": "5"}).int("message.max.bytes") == 5
     assert after.with_dynamic(default={}).int("message.max.bytes") == 1_048_588
+
+
+def test_a_controller_alone_needs_no_listener_for_clients() -> None:
+    config = BrokerConfig.load(
+        {
+            "node.id": "100",
+            "process.roles": "controller",
+            "listeners": "CONTROLLER://127.0.0.1:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "100@127.0.0.1:9093",
+        }
+    )
+    assert [endpoint.for_controllers for endpoint in config.listeners] == [True]
+    assert config.advertised == ()

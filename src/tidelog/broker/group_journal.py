@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from tidelog.cluster.partitions import PartitionTable
 from tidelog.coordinator.group.record_serde import encode_key, encode_value
 from tidelog.coordinator.outcome import CoordinatorRecord, Now
 from tidelog.errors import CorruptDataError, RequestError
@@ -13,10 +14,14 @@ from tidelog.replication.partition import Partition
 from tidelog.storage.disk import Buffer, DiskError
 from tidelog.wire.error_codes import ErrorCode
 
-if TYPE_CHECKING:
-    from tidelog.broker.node import Broker
-
 _NEWEST_PRODUCE: Final = 13
+
+
+class HasPartitions(Protocol):
+    """The broker, as far as a journal needs it."""
+
+    @property
+    def partitions(self) -> PartitionTable: ...
 
 
 class PartitionJournal:
@@ -24,7 +29,7 @@ class PartitionJournal:
 
     __slots__ = ("_broker", "partition")
 
-    def __init__(self, broker: Broker, partition: Partition) -> None:
+    def __init__(self, broker: HasPartitions, partition: Partition) -> None:
         self._broker = broker
         self.partition = partition
 

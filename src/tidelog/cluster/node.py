@@ -20,7 +20,7 @@ from tidelog.cluster.controller_node import ControllerNode, QuorumWriter
 from tidelog.cluster.fetchers import Fetchers
 from tidelog.cluster.image_change import ImageChange
 from tidelog.cluster.leaderless import LeaderlessReplicas
-from tidelog.cluster.lifecycle import BrokerLifecycle, LifecycleTimings
+from tidelog.cluster.lifecycle import BrokerLifecycle, LifecycleTimings, Phase
 from tidelog.cluster.local_first import LocalFirst
 from tidelog.cluster.metadata import NodeMetadata
 from tidelog.cluster.partitions import PartitionTable
@@ -165,7 +165,7 @@ class ClusterNode:
         self.lifecycle = BrokerLifecycle(
             self.id,
             self,
-            controller_id=lambda: self.metadata.leader_id,
+            controller_id=self._controller_to_tell,
             peers=self.to_controller,
             scheduler=ports.scheduler,
             timings=settings.lifecycle,
@@ -353,6 +353,14 @@ class ClusterNode:
         heartbeat.offline_log_dirs = self.logs.offline_directory_ids
         if self._is_ready:
             heartbeat.leaderless_log_ends = self.leaderless.log_ends()
+
+    def _controller_to_tell(self) -> int | None:
+        """Who is told of this broker. A registration names the one before, and metadata of a while ago knows only the one before that: the controller would
+        take it for a broker that has lost everything since (D10).
+        """
+        if self.lifecycle.phase is Phase.REGISTERING and not self.quorum.is_up_to_date:
+            return None
+        return self.metadata.leader_id
 
     def registered(self, epoch: int) -> None:
         self._registered_epoch = epoch

@@ -169,7 +169,10 @@ class PartitionTable:
         log = self._logs.logs.get((topic, index))
         if log is None:
             return None
-        if log.topic_id in (topic_id, ZERO_UUID):
+        if log.topic_id == ZERO_UUID:
+            # A power cut took its id before the first flush. Whoever opened it did not know the topic yet: metadata comes later.
+            self._logs.claim(log, topic_id)
+        if log.topic_id == topic_id:
             return log
         kept = self._logs.set_aside(topic, index)
         logger.warning(

@@ -99,7 +99,7 @@ def endpoints(
         ) in controllers:  # as Kafka does: a controller listener is PLAINTEXT unless a map says otherwise
             protocols.setdefault(name, "PLAINTEXT")
     listeners = parse_endpoints("listeners", values.list("listeners"), protocols, controllers, problems)
-    check_listeners(listeners, problems)
+    check_listeners(listeners, problems, for_clients="broker" in values.list("process.roles"))
     entries = values.list("advertised.listeners")
     if entries:
         advertised = parse_endpoints("advertised.listeners", entries, protocols, controllers, problems)

@@ -81,8 +81,8 @@ def parse_protocol_map(text: str, problems: list[str]) -> dict[str, str]:
     return protocols
 
 
-def check_listeners(endpoints: Sequence[Endpoint], problems: list[str]) -> None:
-    """What a node can listen on."""
+def check_listeners(endpoints: Sequence[Endpoint], problems: list[str], *, for_clients: bool = True) -> None:
+    """What a node can listen on. A controller alone has no clients."""
     ports: dict[tuple[bool, int], str] = {}
     for endpoint in endpoints:
         if endpoint.protocol != "PLAINTEXT":
@@ -94,7 +94,7 @@ def check_listeners(endpoints: Sequence[Endpoint], problems: list[str]) -> None:
         key = (":" in endpoint.host, endpoint.port)
         if endpoint.port and ports.setdefault(key, endpoint.name) != endpoint.name:
             problems.append(f"listeners: {ports[key]} and {endpoint.name} both use port {endpoint.port}")
-    if endpoints and all(endpoint.for_controllers for endpoint in endpoints):
+    if for_clients and endpoints and all(endpoint.for_controllers for endpoint in endpoints):
         problems.append(
             "listeners: every listener is named in controller.listener.names, so no client could connect"
         )

@@ -23,7 +23,7 @@ from tidelog.quorum.describe import describe
 from tidelog.quorum.effects import Effect
 from tidelog.quorum.events import Event
 from tidelog.quorum.log import QuorumLog, open_history
-from tidelog.quorum.roles import NEVER, Leader
+from tidelog.quorum.roles import NEVER, Follower, Leader
 from tidelog.quorum.values import ElectionState, QuorumSettings, SnapshotId
 from tidelog.quorum.waiting import CommitWaiters
 from tidelog.storage.disk import DiskError
@@ -177,6 +177,14 @@ class Quorum:
     def end_offset(self) -> int:
         """Where the next batch begins."""
         return self.log.end.offset
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """This node knows to be committed all that its leader did when it last answered, and it has answered in this epoch."""
+        role = self.core.node.role
+        if isinstance(role, Follower):
+            return 0 <= role.leader_high_watermark <= self.high_watermark
+        return self.leads
 
     @property
     def leads(self) -> bool:

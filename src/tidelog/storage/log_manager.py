@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from tidelog.internal_topics import CLUSTER_METADATA
 from tidelog.ports import Clock, Rng
-from tidelog.storage import files
+from tidelog.storage import checkpoints, files
 from tidelog.storage.checkpoints import TopicPartition
-from tidelog.storage.disk import Disk, DiskError
+from tidelog.storage.disk import Disk, DiskError, write_file_atomically
 from tidelog.storage.disk_space import SpaceGuard
 from tidelog.storage.lifecycle import Creation, Disposal, Removal
 from tidelog.storage.log import Log
@@ -248,6 +248,15 @@ class LogManager:
         log.space = self.dir_of(files.parent(log.directory)).space
         log.sealed = self._sealed
         self.logs[log.topic, log.partition] = log
+
+    def claim(self, log: Log, topic_id: bytes) -> None:
+        """A log without an id is of this topic. Durable when this returns: the log was flushed when it was found, and half an id would be damage from then on.
+
+        DiskError when it cannot be written down.
+        """
+        path = files.join(log.directory, files.PARTITION_METADATA)
+        write_file_atomically(self.disk, path, checkpoints.encode_partition_metadata(topic_id))
+        log.topic_id = topic_id
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """Plan, run and adopt one creation on this thread."""

@@ -5,43 +5,91 @@ They look from outside, at what nodes are, say and have on their disks; never at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final, Protocol
 
+from tidelog.ports import Clock
 from tidelog.quorum import state_file
+from tidelog.quorum.driver import Quorum
 from tidelog.quorum.effects import Effect, LoadSnapshot
 from tidelog.quorum.roles import Candidate, Follower, Leader
-from tidelog.quorum.values import ElectionState, SnapshotId
+from tidelog.quorum.values import ElectionState, QuorumSettings, SnapshotId, Voters
 from tidelog.records.batch import iter_headers
 from tidelog.storage import files
 from tidelog.storage.log_manager import LogManager
 from tidelog.testing.sim.disk import SimDisk
 from tidelog.testing.sim.inodes import Directory, Inode
-from tidelog.testing.sim.quorum_ledger import CommittedBatch, Violation
-from tidelog.testing.sim.quorum_node import LOG_DIR, SMALL, SimNode
+from tidelog.testing.sim.quorum_ledger import CommittedBatch, Ledger, Violation
 from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.vote import VoteRequest, VoteResponse
 
-if TYPE_CHECKING:
-    from tidelog.testing.sim.quorum_world import QuorumWorld
-
+LOG_DIR: Final = "/data"
 _METADATA_DIR: Final = f"{LOG_DIR}/__cluster_metadata-0"
 _LOOK_AT_DISKS_EVERY: Final = 25
 
 
+class ObservedLoop(Clock, Protocol):
+    rate: float
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+
+class ObservedNode(Protocol):
+    """One life of a voter or an observer."""
+
+    id: int
+    life: int
+    disk: SimDisk
+    rng: Random
+
+    @property
+    def quorum(self) -> Quorum: ...
+
+    @property
+    def loop(self) -> ObservedLoop: ...
+
+
+class Time(Protocol):
+    now: float
+
+
+class ObservedWorld(Protocol):
+    ledger: Ledger
+    voters: Voters
+    settings: QuorumSettings
+    """Of any node."""
+    resumed_at: dict[int, float]
+
+    @property
+    def heap(self) -> Time: ...
+
+    @property
+    def nodes(self) -> Mapping[int, ObservedNode]:
+        """The last life of each."""
+        ...
+
+    def leaders(self) -> Sequence[ObservedNode]: ...
+
+
 class Invariant:
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         self.world = world
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         """A node has taken a step. Its effects are not carried out yet."""
 
-    def said(self, sender: SimNode, to: int, message: Any) -> None:
+    def said(self, sender: ObservedNode, to: int, message: Any) -> None:
         """A message leaves."""
 
-    def arrived(self, receiver: SimNode, sender: int, message: Any) -> None:
+    def arrived(self, receiver: ObservedNode, sender: int, message: Any) -> None:
         """A request is about to be handled."""
 
-    def committed(self, node: SimNode, high_watermark: int) -> None:
+    def committed(self, node: ObservedNode, high_watermark: int) -> None:
         """A node says that everything below is committed."""
 
     def moment(self) -> None:
@@ -51,11 +99,11 @@ class Invariant:
 class SingleLeader(Invariant):
     """I10: at most one leader per epoch."""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._leaders: dict[int, int] = {}
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         core = node.quorum.core.node
         if isinstance(core.role, Leader):
             leader = self._leaders.setdefault(core.epoch, node.id)
@@ -66,19 +114,19 @@ class SingleLeader(Invariant):
 class PersistBeforeSend(Invariant):
     """I11: epoch and vote only go forward, and are on the disk before any message that rests on them."""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._epochs: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         epoch = node.quorum.epoch
         before = self._epochs.get(node.id * 1000 + node.life, 0)
         if epoch < before:
             raise Violation(f"I11: node {node.id} went from epoch {before} to {epoch}")
         self._epochs[node.id * 1000 + node.life] = epoch
 
-    def said(self, sender: SimNode, to: int, message: Any) -> None:
+    def said(self, sender: ObservedNode, to: int, message: Any) -> None:
         epoch, voted = _rests_on(sender, to, message)
         if epoch is None:
             return
@@ -95,7 +143,7 @@ class PersistBeforeSend(Invariant):
                 raise Violation(f"I11: node {sender.id} has voted for {given} and {voted} in epoch {epoch}")
 
 
-def _rests_on(sender: SimNode, to: int, message: Any) -> tuple[int | None, int | None]:
+def _rests_on(sender: ObservedNode, to: int, message: Any) -> tuple[int | None, int | None]:
     """The epoch that a message is of, and the vote that it tells. Answers of old are not repeated, so the epoch is the sender's."""
     if isinstance(message, VoteRequest):
         part = message.topics[0].partitions[0]
@@ -124,11 +172,11 @@ def durable_state(disk: SimDisk) -> ElectionState:
 class LeaderCompleteness(Invariant):
     """I13: whoever leads an epoch has everything that was committed in earlier ones. (I12, that nodes agree on it, is the ledger's.)"""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._seen: set[tuple[int, int]] = set()
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         core = node.quorum.core.node
         if not isinstance(core.role, Leader) or (node.id, core.epoch) in self._seen:
             return
@@ -154,12 +202,12 @@ class LeaderCompleteness(Invariant):
 class MajorityHasIt(Invariant):
     """I14: the high watermark never goes back, and what is below it is on a majority's disks, synced."""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._high_watermarks: dict[tuple[int, int], int] = {}
         self._advances = 0
 
-    def committed(self, node: SimNode, high_watermark: int) -> None:
+    def committed(self, node: ObservedNode, high_watermark: int) -> None:
         before = self._high_watermarks.get((node.id, node.life), 0)
         if high_watermark < before:
             raise Violation(f"I14: node {node.id}'s high watermark went from {before} to {high_watermark}")
@@ -169,11 +217,12 @@ class MajorityHasIt(Invariant):
         self._advances += 1
         voters = self.world.voters
         # What nodes believe is a quick look; those that were started a moment ago do not know what is durable already.
-        believed = [self.world.nodes[voter].quorum.log.synced_offset for voter in voters.ids]
+        there = [voter for voter in voters.ids if voter in self.world.nodes]
+        believed = [self.world.nodes[voter].quorum.log.synced_offset for voter in there]
         looks_right = sum(end >= high_watermark for end in believed) >= voters.majority
         if looks_right and self._advances % _LOOK_AT_DISKS_EVERY:
             return
-        durable = [self._durable(voter) for voter in voters.ids]
+        durable = [self._durable(voter) for voter in there]
         if sum(end >= high_watermark for end in durable) < voters.majority:
             raise Violation(f"I14: {high_watermark} is committed, and durable up to {durable}")
 
@@ -186,10 +235,10 @@ class MajorityHasIt(Invariant):
             node.rng,
             [LOG_DIR],
             node_id=voter,
-            cluster_id="world",
+            cluster_id=self.world.settings.cluster_id,
         )
         manager.open_directories()
-        log = manager.open_metadata_log(SMALL)
+        log = manager.open_metadata_log()
         snapshots = [files.parse_metadata_snapshot(name) for name in log.disk.list_dir(log.directory)]
         return max([log.log_end_offset, *(found[0] for found in snapshots if found is not None)])
 
@@ -197,7 +246,7 @@ class MajorityHasIt(Invariant):
 class SnapshotAtLogStart(Invariant):
     """I15: where a log begins, a snapshot reaches; it says what the log said. A leader never loads one."""
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         log = node.quorum.log
         latest = log.latest_snapshot
         reach = 0 if latest is None else latest.end_offset
@@ -209,7 +258,7 @@ class SnapshotAtLogStart(Invariant):
         if is_leader and any(isinstance(effect, LoadSnapshot) for effect in effects):
             raise Violation(f"I15: node {node.id} leads, and loads a snapshot")
 
-    def loaded(self, node: SimNode, snapshot: SnapshotId, digest: bytes) -> None:
+    def loaded(self, node: ObservedNode, snapshot: SnapshotId, digest: bytes) -> None:
         ledger = self.world.ledger
         if ledger.digests.get(snapshot.end_offset) != digest:
             raise Violation(
@@ -222,12 +271,12 @@ class SnapshotAtLogStart(Invariant):
 class NoNeedlessElection(Invariant):
     """I16, pre-vote: nobody begins an epoch while a majority keeps hearing from a leader."""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._epochs: dict[int, int] = {}  # of candidates, by node
         self._served: dict[int, tuple[int, int, float, float]] = {}  # epoch, leader, since, last
 
-    def stepped(self, node: SimNode, effects: list[Effect]) -> None:
+    def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         core, now = node.quorum.core.node, self.world.heap.now
         self._note_contact(node)
         if not isinstance(core.role, Candidate) or self._epochs.get(node.id) == core.epoch:
@@ -240,7 +289,7 @@ class NoNeedlessElection(Invariant):
                     f"I16: node {node.id} begins epoch {core.epoch} while {served} hear from {leader.id}, leader of {leader.quorum.epoch}"
                 )
 
-    def _note_contact(self, node: SimNode) -> None:
+    def _note_contact(self, node: ObservedNode) -> None:
         core, now = node.quorum.core.node, self.world.heap.now
         role = core.role
         timeout_s = self.world.settings.fetch_timeout_s * 0.9
@@ -257,7 +306,7 @@ class NoNeedlessElection(Invariant):
             since = heard
         self._served[node.id] = (core.epoch, role.leader_id, since, heard)
 
-    def _is_served(self, voter: int, leader: SimNode, now: float) -> bool:
+    def _is_served(self, voter: int, leader: ObservedNode, now: float) -> bool:
         epoch, leader_id, since, last = self._served.get(voter, (-1, -1, now, now))
         node, settings = self.world.nodes[voter], self.world.settings
         long_enough_s = 1.1 * (2 * settings.election_timeout_s + settings.fetch_timeout_s)
@@ -273,11 +322,13 @@ class NoNeedlessElection(Invariant):
 class NoLonelyLeader(Invariant):
     """I16, check-quorum: a leader that a majority has not fetched from within the fetch timeout leads no more."""
 
-    def __init__(self, world: QuorumWorld) -> None:
+    slack_s = 0.05
+
+    def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world)
         self._fetched: dict[tuple[int, int], dict[int, float]] = {}  # by leader and epoch
 
-    def arrived(self, receiver: SimNode, sender: int, message: Any) -> None:
+    def arrived(self, receiver: ObservedNode, sender: int, message: Any) -> None:
         quorum = receiver.quorum
         if sender in self.world.voters and hasattr(message, "max_bytes") and quorum.leader_id == receiver.id:
             self._contacts(receiver)[sender] = self.world.heap.now
@@ -288,12 +339,12 @@ class NoLonelyLeader(Invariant):
             others = self._contacts(leader)
             contact = world.voters.reached([world.heap.now, *others.values()])
             quiet_s = world.heap.now - max(contact, world.resumed_at.get(leader.id, 0.0))
-            if quiet_s > world.settings.fetch_timeout_s * 1.05 + 0.05:
+            if quiet_s > world.settings.fetch_timeout_s * 1.05 + self.slack_s:
                 raise Violation(
                     f"I16: node {leader.id} still leads epoch {leader.quorum.epoch} {quiet_s:.3f} s after a majority was heard of"
                 )
 
-    def _contacts(self, leader: SimNode) -> dict[int, float]:
+    def _contacts(self, leader: ObservedNode) -> dict[int, float]:
         known = self._fetched.get((leader.id, leader.quorum.epoch))
         if known is None:
             known = dict.fromkeys(self.world.voters.others(leader.id), self.world.heap.now)

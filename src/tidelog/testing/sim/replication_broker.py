@@ -29,6 +29,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
 from tidelog.testing.sim.disk import SimDisk
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.testing.sim.replication_controller import (
     CONTROLLER_ID,
     Heartbeat,
@@ -38,7 +39,6 @@ from tidelog.testing.sim.replication_controller import (
     Register,
     Registered,
 )
-from tidelog.testing.sim.replication_events import EventHeap, Process
 from tidelog.testing.sim.replication_messages import (
     Latest,
     LatestAnswer,

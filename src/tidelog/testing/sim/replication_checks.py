@@ -13,14 +13,16 @@ from tidelog.testing.sim.storage_checks import Violation
 
 if TYPE_CHECKING:
     from tidelog.replication.leader import Leader, ReplicaFetch
-    from tidelog.testing.sim.replication_controller import Image
-    from tidelog.testing.sim.replication_ledger import Batch, Ledger, Replica
+    from tidelog.testing.sim.replication_ledger import Batch, Ledger, Replica, State
 
 
 class Invariant:
     """Nothing happens unless a subclass says so."""
 
     ledger: Ledger
+
+    def opened(self, replica: Replica, before: Replica | None) -> None:
+        """A broker has opened its log in a new run; `before` is the last one."""
 
     def began_to_lead(self, replica: Replica) -> None: ...
 
@@ -37,7 +39,7 @@ class Invariant:
 
     def stepped(self, replica: Replica) -> None: ...
 
-    def image_changed(self, image: Image) -> None: ...
+    def image_changed(self, image: State) -> None: ...
 
     def produced(self, batch: Batch, *, acks_all: bool) -> None: ...
 
@@ -100,13 +102,16 @@ class LeadersAreComplete(Invariant):
 class CandidatesAreComplete(Invariant):
     """I20, I22: every member of ISR and ELR that runs has all that is committed, from the moment it is one."""
 
+    def opened(self, replica: Replica, before: Replica | None) -> None:
+        self._check()
+
     def was_committed(self, replica: Replica, batch: Batch) -> None:
         self._check()
 
     def truncated(self, replica: Replica, removed: list[Batch]) -> None:
         self._check()
 
-    def image_changed(self, image: Image) -> None:
+    def image_changed(self, image: State) -> None:
         self._check()
 
     def _check(self) -> None:
@@ -152,6 +157,24 @@ class EnoughCountTowardsTheWatermark(Invariant):
                 )
 
 
+class CountedIsSynced(Invariant):
+    """D10, M33: in `durability=fsync` whatever is committed was synced by everybody who counts, the leader too. Looks at how far each one's flushes have got."""
+
+    def watermark_moved(self, replica: Replica, before: int) -> None:
+        leader = replica.leader
+        if leader is None or replica.high_watermark <= before or not replica.broker.partition.durable:
+            return
+        for broker_id in leader.isr.maximal:
+            counted = self.ledger.replicas.get(broker_id)
+            if counted is None or not counted.broker.process.alive:
+                continue
+            synced = counted.broker.log.recovery_point
+            if synced < replica.high_watermark and counted.broker.partition.stopped_with is None:
+                raise self.broken(
+                    f"broker {replica.broker.broker_id} committed up to {replica.high_watermark}, and broker {broker_id} has synced up to {synced}"
+                )
+
+
 class OnlyThisEpochCounts(Invariant):
     """I21, H3: what a leader learns of a follower comes from fetches in its own epoch, of the broker's latest run that it has heard of."""
 
@@ -179,7 +202,7 @@ class OnlyThisEpochCounts(Invariant):
 class IsrAndElrAreApart(Invariant):
     """I23, of the simulation's own controller."""
 
-    def image_changed(self, image: Image) -> None:
+    def image_changed(self, image: State) -> None:
         isr = image.assignment.isr
         if set(isr) & set(image.elr):
             raise self.broken(f"ISR {isr} and ELR {image.elr} overlap")
@@ -188,6 +211,22 @@ class IsrAndElrAreApart(Invariant):
         leader = image.assignment.leader
         if leader != NO_LEADER and leader not in isr:
             raise self.broken(f"the leader {leader} is not in its ISR {isr}")
+
+
+class RecoveryKeepsWhatWasSynced(Invariant):
+    """I3: what a start finds is the beginning of what was there, at the borders of batches, and at least what had to be kept."""
+
+    def opened(self, replica: Replica, before: Replica | None) -> None:
+        if before is None or before.kept is None or (not replica.batches and not before.batches):
+            return
+        # What was appended in the step that ended the process nobody has seen.
+        known = before.batches[: len(replica.batches)]
+        if replica.batches[: len(before.batches)] != known:
+            raise self.broken(f"broker {replica.broker.broker_id} found other batches than it had written")
+        if replica.end_offset < before.kept:
+            raise self.broken(
+                f"broker {replica.broker.broker_id} found its log up to {replica.end_offset}, and had made it durable up to {before.kept}"
+            )
 
 
 class OnlyFollowersTruncate(Invariant):
@@ -294,6 +333,8 @@ class LateFollowersLeave(Invariant):
         if now - self._stepped_at > self._lag_s / 2 or leader.isr.pending is not None:
             self._late_since.clear()
         self._stepped_at = now
+        for gone in self._late_since.keys() - set(leader.isr.committed):
+            del self._late_since[gone]
         needed = self._end_a_lag_ago(replica.end_offset)
         for broker_id in leader.isr.committed:
             follower = self.ledger.replicas.get(broker_id)
@@ -339,8 +380,10 @@ def invariants(lag_s: float) -> list[Invariant]:
         LeadersAreComplete(),
         CandidatesAreComplete(),
         EnoughCountTowardsTheWatermark(),
+        CountedIsSynced(),
         OnlyThisEpochCounts(),
         IsrAndElrAreApart(),
+        RecoveryKeepsWhatWasSynced(),
         OnlyFollowersTruncate(),
         FollowersTakeFromTheirLeader(),
         ReadsAgree(),

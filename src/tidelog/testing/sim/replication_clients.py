@@ -8,7 +8,7 @@ from typing import Final
 from tidelog.records.batch import iter_headers, read_header
 from tidelog.records.builder import BatchBuilder
 from tidelog.replication.assignment import NO_LEADER
-from tidelog.testing.sim.replication_events import EventHeap, Process
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.testing.sim.replication_ledger import Batch, Ledger
 from tidelog.testing.sim.replication_messages import (
     Latest,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tidelog.replication.assignment import NO_LEADER, Assignment
-from tidelog.testing.sim.replication_events import EventHeap, Process
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.testing.sim.replication_network import Network, NetworkPeers
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.alter_partition import (

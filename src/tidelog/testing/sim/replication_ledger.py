@@ -6,16 +6,76 @@ when a leader has said so, by its high watermark, and from then on it is held ag
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidelog.errors import CorruptDataError
 from tidelog.records.batch import BatchHeader, iter_headers
+from tidelog.replication.assignment import Assignment
 from tidelog.replication.leader import Leader, ReplicaFetch
-from tidelog.testing.sim.replication_broker import SimBroker
+from tidelog.replication.partition import Partition
+from tidelog.storage.log import Log
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.testing.sim.replication_checks import Invariant
-from tidelog.testing.sim.replication_controller import Image, SimController
 from tidelog.testing.sim.storage_checks import Violation
+
+
+class ObservedBroker(Protocol):
+    """One run of a broker, as far as one partition goes."""
+
+    on_counted: Callable[[ReplicaFetch], None]
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def incarnation(self) -> Any: ...
+
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def partition(self) -> Partition: ...
+
+
+class Registered(Protocol):
+    @property
+    def incarnation(self) -> Any: ...
+
+
+class State(Protocol):
+    """How a partition stands, as the controller has decided it."""
+
+    @property
+    def assignment(self) -> Assignment: ...
+
+    @property
+    def elr(self) -> tuple[int, ...]: ...
+
+
+class Truth(State, Protocol):
+    """The controller's view of one partition, up to this moment: of the simulation's own one, or of what the quorum has committed."""
+
+    @property
+    def heap(self) -> EventHeap: ...
+
+    @property
+    def effective_min(self) -> int: ...
+
+    @property
+    def isr_of(self) -> Mapping[int, tuple[int, ...]]:
+        """By partition epoch."""
+        ...
+
+    @property
+    def registrations(self) -> Mapping[int, Registered]: ...
 
 
 class Batch(NamedTuple):
@@ -46,11 +106,13 @@ class Batch(NamedTuple):
 class Replica:
     """One run of a broker, as it was after its last step."""
 
-    broker: SimBroker
+    broker: ObservedBroker
     batches: list[Batch] = field(default_factory=list)
     truncations: int = 0
     high_watermark: int = 0
     leader: Leader | None = None
+    kept: int | None = None
+    """When it ended: up to where its log had to be there again. None: nobody can tell, its disk is gone."""
 
     @property
     def end_offset(self) -> int:
@@ -62,7 +124,7 @@ class Replica:
 
 
 class Ledger:
-    def __init__(self, controller: SimController, invariants: list[Invariant]) -> None:
+    def __init__(self, controller: Truth, invariants: list[Invariant]) -> None:
         self.controller = controller
         self.invariants = invariants
         self.replicas: dict[int, Replica] = {}
@@ -74,6 +136,12 @@ class Ledger:
         self.read = 0
         for invariant in invariants:
             invariant.ledger = self
+        self._hears = {
+            name: [each for each in invariants if getattr(type(each), name) is not getattr(Invariant, name)]
+            for name in vars(Invariant)
+            if not name.startswith("_")
+        }
+        """Who wants to hear of what: steps are many, and most are of interest to few."""
 
     @property
     def committed_end(self) -> int:
@@ -85,19 +153,27 @@ class Ledger:
 
     # ---- brokers
 
-    def started(self, broker: SimBroker) -> None:
+    def started(self, broker: ObservedBroker) -> None:
         """Whatever its disk has kept is where this run begins."""
-        log = broker.log
-        replica = Replica(broker, truncations=log.truncation_count, high_watermark=log.high_watermark)
+        log, leader = broker.log, broker.partition.leader
+        is_alone = leader is not None and not leader.remotes
+        replica = Replica(
+            broker,
+            truncations=log.truncation_count,
+            high_watermark=0 if is_alone else log.high_watermark,  # who is alone has committed it just now
+        )
         self._read_on(replica)
+        before = self.replicas.get(broker.broker_id)
         self.replicas[broker.broker_id] = replica
         broker.on_counted = lambda fetch: self._counted(replica, fetch)
+        for invariant in self._hears["opened"]:
+            invariant.opened(replica, before)
 
     def _counted(self, replica: Replica, fetch: ReplicaFetch) -> None:
-        for invariant in self.invariants:
+        for invariant in self._hears["fetch_counted"]:
             invariant.fetch_counted(replica, fetch)
 
-    def look_at(self, broker: SimBroker) -> None:
+    def look_at(self, broker: ObservedBroker) -> None:
         """After a step of this broker."""
         replica, log = self.replicas[broker.broker_id], broker.log
         if log.truncation_count != replica.truncations:
@@ -106,26 +182,32 @@ class Ledger:
         if log.log_end_offset > replica.end_offset:
             before = len(replica.batches)
             self._read_on(replica)
-            for invariant in self.invariants:
+            for invariant in self._hears["appended"]:
                 invariant.appended(replica, before)
         leader = broker.partition.leader
+        if leader is None and replica.leader is not None:
+            self._look_at_watermark(replica)  # it moved while this one still led
         if leader is not replica.leader:
             replica.leader = leader
             if leader is not None:
-                for invariant in self.invariants:
+                for invariant in self._hears["began_to_lead"]:
                     invariant.began_to_lead(replica)
+        self._look_at_watermark(replica)
+        for invariant in self._hears["stepped"]:
+            invariant.stepped(replica)
+
+    def _look_at_watermark(self, replica: Replica) -> None:
+        log = replica.broker.log
         if log.high_watermark != replica.high_watermark:
             before, replica.high_watermark = replica.high_watermark, log.high_watermark
             self._watermark_moved(replica, before)
-        for invariant in self.invariants:
-            invariant.stepped(replica)
 
     def _truncated(self, replica: Replica) -> None:
         removed = []
         end = replica.broker.log.log_end_offset
         while replica.batches and replica.batches[-1].last_offset >= end:
             removed.append(replica.batches.pop())
-        for invariant in self.invariants:
+        for invariant in self._hears["truncated"]:
             invariant.truncated(replica, removed)
 
     def _read_on(self, replica: Replica) -> None:
@@ -143,7 +225,7 @@ class Ledger:
             offset = replica.end_offset
 
     def _watermark_moved(self, replica: Replica, before: int) -> None:
-        for invariant in self.invariants:
+        for invariant in self._hears["watermark_moved"]:
             invariant.watermark_moved(replica, before)
         if replica.leader is None:
             return
@@ -155,34 +237,34 @@ class Ledger:
                 break
             self.committed.append(batch)
             self.by_offset[batch.base_offset] = batch
-            for invariant in self.invariants:
+            for invariant in self._hears["was_committed"]:
                 invariant.was_committed(replica, batch)
 
     # ---- others
 
-    def image_changed(self, image: Image) -> None:
-        for invariant in self.invariants:
+    def image_changed(self, image: State) -> None:
+        for invariant in self._hears["image_changed"]:
             invariant.image_changed(image)
 
     def produced(self, batch: Batch, *, acks_all: bool) -> None:
         """A producer was told that this batch stands there; of the batch it knows all but the epoch that it was written in."""
         self.acked += acks_all
-        for invariant in self.invariants:
+        for invariant in self._hears["produced"]:
             invariant.produced(batch, acks_all=acks_all)
 
     def was_read(self, batch: Batch) -> None:
         self.read += 1
-        for invariant in self.invariants:
+        for invariant in self._hears["was_read"]:
             invariant.was_read(batch)
 
     def watermark_told(self, leader_epoch: int, offset: int) -> None:
         self.exposed[leader_epoch] = max(offset, self.exposed.get(leader_epoch, 0))
 
     def latest_told(self, leader_epoch: int, offset: int, told_before: int) -> None:
-        for invariant in self.invariants:
+        for invariant in self._hears["latest_told"]:
             invariant.latest_told(leader_epoch, offset, told_before)
         self.watermark_told(leader_epoch, offset)
 
     def ended(self) -> None:
-        for invariant in self.invariants:
+        for invariant in self._hears["ended"]:
             invariant.ended()

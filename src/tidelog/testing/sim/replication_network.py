@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
 
-from tidelog.testing.sim.replication_events import EventHeap, Process
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.wire.messages.fetch import FetchResponse
 
 

@@ -12,7 +12,7 @@ from tidelog.replication.fetch_session import FetchContext, FetchTarget
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
 from tidelog.replication.purgatory import FetchPurgatory
-from tidelog.testing.sim.replication_events import Process
+from tidelog.testing.sim.events import Process
 from tidelog.testing.sim.storage_checks import Violation
 from tidelog.wire.messages.fetch import (
     EpochEndOffset,

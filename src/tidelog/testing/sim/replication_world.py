@@ -13,11 +13,11 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tidelog.testing.sim.disk import CrashMode, SimDisk
+from tidelog.testing.sim.events import EventHeap, Process
 from tidelog.testing.sim.replication_broker import BrokerOptions, SimBroker
 from tidelog.testing.sim.replication_checks import invariants
 from tidelog.testing.sim.replication_clients import SimProducer, SimReader
 from tidelog.testing.sim.replication_controller import Image, SimController
-from tidelog.testing.sim.replication_events import EventHeap, Process
 from tidelog.testing.sim.replication_faults import Nemesis
 from tidelog.testing.sim.replication_ledger import Ledger
 from tidelog.testing.sim.replication_network import Network
@@ -119,6 +119,7 @@ class ReplicationWorld:
     def _run_until(self, time: float) -> None:
         heap = self.heap
         while heap.step(time):
+            heap.touched.clear()
             for broker in list(self.brokers.values()):
                 if broker.process.touched:
                     broker.process.touched = False

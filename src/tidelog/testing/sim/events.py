@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Final
+from random import Random
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 WALL_MS: Final = 1_700_000_000_000
 
@@ -29,6 +32,8 @@ class EventHeap:
     def __init__(self) -> None:
         self.now = 0.0
         self.steps = 0
+        self.touched: list[Process] = []
+        """In which something has happened since somebody last looked, who empties this."""
         self._heap: list[tuple[float, int, Event]] = []
         self._sequence = 0
 
@@ -58,7 +63,7 @@ class EventHeap:
             self.now = event.at
             self.steps += 1
             if process is not None:
-                process.touched = True
+                process.touch()
             event.action()
             return True
         self.now = until
@@ -73,12 +78,22 @@ class Process:
         self.alive = True
         self.paused_until = 0.0
         self.touched = False
-        self._rate = rate
-        self._wall_skew_ms = wall_skew_ms
+        self.rate = rate
+        self.wall_skew_ms = wall_skew_ms
+
+    @property
+    def is_alive(self) -> bool:
+        return self.alive
 
     @property
     def is_paused(self) -> bool:
         return self.paused_until > self.heap.now
+
+    def touch(self) -> None:
+        """Something happens in it: whoever watches the world finds it in `touched` of the heap."""
+        if not self.touched:
+            self.touched = True
+            self.heap.touched.append(self)
 
     def kill(self) -> None:
         self.alive = False
@@ -90,7 +105,7 @@ class Process:
         if self.is_paused:
             self.heap.at(self.paused_until, action, self)
             return
-        self.touched = True
+        self.touch()
         action()
 
     # ---- Scheduler
@@ -99,12 +114,42 @@ class Process:
         return self.heap.after(0.0, callback, self)
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Event:
-        return self.heap.after(max(0.0, delay) / self._rate, callback, self)
+        return self.heap.after(max(0.0, delay) / self.rate, callback, self)
 
     # ---- Clock
 
     def monotonic(self) -> float:
-        return self.heap.now * self._rate
+        return self.heap.now * self.rate
 
     def wall_ms(self) -> int:
-        return WALL_MS + self._wall_skew_ms + int(self.heap.now * 1000 * self._rate)
+        return WALL_MS + self.wall_skew_ms + int(self.heap.now * 1000 * self.rate)
+
+
+class SimThreads:
+    """Implements `Offload`: the work is done at some moment while the caller waits; a crash may come before it, or between it and the answer."""
+
+    def __init__(
+        self, process: Process, rng: Random, *, takes_s: float, slow: float, slow_s: float = 0.8
+    ) -> None:
+        """`slow`: how often a disk takes up to `slow_s` instead of up to `takes_s`."""
+        self._process = process
+        self._rng = rng
+        self.takes_s = takes_s
+        self.slow = slow
+        self.slow_s = slow_s
+
+    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None], /) -> None:
+        rng = self._rng
+        takes = rng.random() * (self.slow_s if rng.random() < self.slow else self.takes_s)
+        if rng.random() < 0.5:
+            result = _outcome(work)
+            self._process.call_later(takes, lambda: done(result))
+        else:
+            self._process.call_later(takes, lambda: done(_outcome(work)))
+
+
+def _outcome(work: Callable[[], T]) -> T | Exception:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - the caller judges it
+        return error
