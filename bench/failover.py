@@ -62,7 +62,9 @@ def cluster_of(peer: str) -> NodeCluster:
 class Failover:
     """Tries on one running cluster."""
 
-    def __init__(self, peer: str, commit: str, cluster: NodeCluster, writers: Writers, admin: AdminClient) -> None:
+    def __init__(
+        self, peer: str, commit: str, cluster: NodeCluster, writers: Writers, admin: AdminClient
+    ) -> None:
         self._peer = peer
         self._commit = commit
         self._cluster = cluster
@@ -134,7 +136,9 @@ def _since(began: float, moment: float | None) -> float | None:
     return None if moment is None else moment - began
 
 
-def measure(peer: str, wanted: Iterator[tuple[str, bool]], commit: str, results: TriesFile, console: Console) -> None:
+def measure(
+    peer: str, wanted: Iterator[tuple[str, bool]], commit: str, results: TriesFile, console: Console
+) -> None:
     with cluster_of(peer) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         placed = [[(number + copy) % 3 for copy in range(3)] for number in range(PARTITIONS)]
@@ -165,7 +169,16 @@ def _line(done: Try) -> str:
 
 def report(tries: Sequence[Try], console: Console) -> None:
     table = Table(title="seconds without a writable leader, p50 / max")
-    for name in ("peer", "node goes by", "tries", "outage", "new controller", "detected", "then first write", "partitions it followed"):
+    for name in (
+        "peer",
+        "node goes by",
+        "tries",
+        "outage",
+        "new controller",
+        "detected",
+        "then first write",
+        "partitions it followed",
+    ):
         table.add_column(name, justify="left" if name in ("peer", "node goes by") else "right")
 
     def cell(found: Spread | None) -> str:
@@ -183,16 +196,26 @@ def report(tries: Sequence[Try], console: Console) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.failover", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--peer", default="tidelog,kafka,kafka-tuned", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--tries", type=int, default=30, help="of each kind, of Tidelog")
-    parser.add_argument("--kafka-tries", type=int, default=6, help="of each kind, of Kafka, where one takes half a minute")
+    parser.add_argument(
+        "--kafka-tries", type=int, default=6, help="of each kind, of Kafka, where one takes half a minute"
+    )
     parser.add_argument("--kind", default=f"{KILL},{STOP}", help=f"of {', '.join(KINDS)}")
-    parser.add_argument("--results", type=Path, default=Path("build/failover.jsonl"), help="tries are added here")
+    parser.add_argument(
+        "--results", type=Path, default=Path("build/failover.jsonl"), help="tries are added here"
+    )
     parser.add_argument("--report", action="store_true", help="measure nothing, print what the file says")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no try after so long: go on with the next run")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no try after so long: go on with the next run"
+    )
     parser.add_argument("--saturate", type=float, metavar="MINUTES")
-    parser.add_argument("--durability", default="fsync", choices=("fsync", "replicated"), help="for --saturate")
+    parser.add_argument(
+        "--durability", default="fsync", choices=("fsync", "replicated"), help="for --saturate"
+    )
     return parser.parse_args()
 
 

@@ -73,7 +73,8 @@ def rows(tries: Sequence[Try]) -> list[Row]:
                 chosen = [
                     each
                     for each in tries
-                    if (each.peer, each.kind) == (peer, kind) and was_controller in (None, each.was_controller)
+                    if (each.peer, each.kind) == (peer, kind)
+                    and was_controller in (None, each.was_controller)
                 ]
                 if chosen:
                     found.append(_row(peer, kind, was_controller, chosen))

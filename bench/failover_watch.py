@@ -75,7 +75,9 @@ class Writer:
     def gap_after(self, moment: float) -> float:
         """The longest time between two acknowledgements of which the second came after `moment`."""
         times = list(self.acknowledged)
-        return max((b - a for a, b in zip(times, times[1:], strict=False) if b > moment), default=float("inf"))
+        return max(
+            (b - a for a, b in zip(times, times[1:], strict=False) if b > moment), default=float("inf")
+        )
 
     def is_writing_since(self, moment: float, *, records: int) -> bool:
         """Whether so many records were acknowledged after `moment`, and the last one a moment ago."""

@@ -91,7 +91,9 @@ def active_controller(bootstrap: str, *, timeout_seconds: float = 2.0) -> int | 
     """The quorum's leader, if the controller at this address is it; others do not know, or not for sure."""
     size = len(METADATA_LOG)
     # The header's client id is absent and it has no tags; a topic with one partition; lengths are one more than they are.
-    body = struct.pack(f">hhihBBB{size}sBiBBB", DESCRIBE_QUORUM, 0, 1, -1, 0, 2, size + 1, METADATA_LOG, 2, 0, 0, 0, 0)
+    body = struct.pack(
+        f">hhihBBB{size}sBiBBB", DESCRIBE_QUORUM, 0, 1, -1, 0, 2, size + 1, METADATA_LOG, 2, 0, 0, 0, 0
+    )
     with RawConnection(bootstrap, timeout_seconds=timeout_seconds) as connection:
         connection.send(struct.pack(">i", len(body)) + body)
         answer = _Answer(bytes(connection.receive()))

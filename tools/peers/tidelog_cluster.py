@@ -9,7 +9,9 @@ from tools.peers.tidelog import TidelogPeer
 
 
 class _Node(TidelogPeer):
-    def __init__(self, node_id: int, *, port: int, controller_ports: list[int], settings: dict[str, str]) -> None:
+    def __init__(
+        self, node_id: int, *, port: int, controller_ports: list[int], settings: dict[str, str]
+    ) -> None:
         copies = min(3, len(controller_ports))
         voters = (f"{number}@127.0.0.1:{each}" for number, each in enumerate(controller_ports))
         listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_ports[node_id]}"
@@ -30,7 +32,14 @@ class _Node(TidelogPeer):
         (self.data_dir / "server.properties").write_text("".join(lines))
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "tidelog", "start", "--config", str(self.data_dir / "server.properties")]
+        return [
+            sys.executable,
+            "-m",
+            "tidelog",
+            "start",
+            "--config",
+            str(self.data_dir / "server.properties"),
+        ]
 
 
 class TidelogCluster(NodeCluster):
