@@ -7,6 +7,7 @@ partition waits for another's. Gaps are measured between acknowledgements, so wh
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,9 +76,7 @@ class Writer:
     def gap_after(self, moment: float) -> float:
         """The longest time between two acknowledgements of which the second came after `moment`."""
         times = list(self.acknowledged)
-        return max(
-            (b - a for a, b in zip(times, times[1:], strict=False) if b > moment), default=float("inf")
-        )
+        return max((b - a for a, b in itertools.pairwise(times) if b > moment), default=float("inf"))
 
     def is_writing_since(self, moment: float, *, records: int) -> bool:
         """Whether so many records were acknowledged after `moment`, and the last one a moment ago."""
