@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from confluent_kafka import ElectionType, TopicPartition  # type: ignore[attr-defined]
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 from rich.table import Table
@@ -189,7 +189,7 @@ def report(tries: Sequence[Try], console: Console) -> None:
         table.add_row(
             row.peer,
             row.kind + which,
-            str(row.outage.count),
+            str(row.outage.tries),
             *(cell(each) for each in (row.outage, row.controller, row.detected, row.election, row.others)),
         )
     console.print(table)

@@ -31,7 +31,7 @@ class Try(NamedTuple):
 
 
 class Spread(NamedTuple):
-    count: int
+    tries: int
     p50: float
     most: float
 

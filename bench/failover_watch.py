@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Self
 
 import confluent_kafka
@@ -133,12 +134,12 @@ class Watch:
     def for_leaders(self, bootstraps: Sequence[str], topic: str, led: Mapping[int, int]) -> None:
         """`detected`: some node names, for each of these partitions, another leader than this one."""
         for bootstrap in bootstraps:
-            self._begin("detected", lambda bootstrap=bootstrap: _leaders_changed(bootstrap, topic, led))
+            self._begin("detected", partial(_leaders_changed, bootstrap, topic, led))
 
     def for_controller(self, addresses: Sequence[str]) -> None:
         """`controller`: some node says that it is the active one."""
         for address in addresses:
-            self._begin("controller", lambda address=address: lambda: active_controller(address) is not None)
+            self._begin("controller", partial(partial, _is_active, address))
 
     def when(self, what: str) -> float | None:
         return self._seen.get(what)
@@ -158,6 +159,10 @@ class Watch:
             except OSError:
                 look = None
             self._ends.wait(LOOK_EVERY_S)
+
+
+def _is_active(address: str) -> bool:
+    return active_controller(address) is not None
 
 
 def _leaders_changed(bootstrap: str, topic: str, led: Mapping[int, int]) -> Callable[[], bool]:
