@@ -9,13 +9,14 @@ that creates it is still answered with UNKNOWN_TOPIC_OR_PARTITION: a client that
 was, also if its own question brings it back. The topic is there before the answer leaves, so the next request finds it.
 
 A client whose leader has died asks at once, before anybody else can lead, and asks again only a second or two later. So an answer that would name a leader that has just gone
-(`cluster/missing_nodes.py`) waits for the next one, a second at most.
+(`cluster/missing_nodes.py`) waits for the next one, a second at most. And one that names other nodes at all leaves a moment after the question: the client may have heard of a death sooner than this
+broker, whose own connections to the dead close in the same few milliseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidelog.broker.dispatch import RequestContext
@@ -24,6 +25,7 @@ from tidelog.cluster.missing_nodes import HOLD_S
 from tidelog.controller.image import MetadataImage, PartitionImage, TopicImage
 from tidelog.errors import RequestError
 from tidelog.internal_topics import CLUSTER_METADATA, is_internal_topic
+from tidelog.replication.assignment import NO_LEADER
 from tidelog.storage.files import is_topic_name
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.metadata import (
@@ -38,6 +40,8 @@ from tidelog.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
+
+LOOK_AROUND_S: Final = 0.01
 
 
 def handle(
@@ -54,9 +58,13 @@ def handle(
         if missing:
             return _create_and_answer(broker, context, request, topics, missing)
     asked = None if wants_all else topics
-    if broker.node.missing.any_missing() and _names_missing_leader(broker, broker.image, asked):
-        return _wait_for_leaders(broker, context, request, asked)
-    return _known(broker, context, request, asked)
+    if _leaders(broker.image, asked) <= {broker.node_id, NO_LEADER}:
+        return _known(broker, context, request, asked)
+    pending = context.defer()
+    broker.scheduler.call_later(
+        LOOK_AROUND_S, _answer_when_leaders_are_there, broker, context, request, asked, pending
+    )
+    return pending
 
 
 def _known(
@@ -73,13 +81,15 @@ def _known(
     return _response(broker, context, request, found)
 
 
-def _wait_for_leaders(
+def _answer_when_leaders_are_there(
     broker: Broker,
     context: RequestContext,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic] | None,
-) -> Pending:
-    pending = context.defer()
+    pending: Pending,
+) -> None:
+    def are_there(image: MetadataImage) -> bool:
+        return not any(map(broker.node.missing.is_missing, _leaders(image, asked)))
 
     def done() -> None:
         timer.cancel()
@@ -87,14 +97,14 @@ def _wait_for_leaders(
             context.answer(pending, _known(broker, context, request, asked))
 
     timer = broker.scheduler.call_later(HOLD_S, done)
-    broker.node.replicas.when(lambda image: not _names_missing_leader(broker, image, asked), done)
-    return pending
+    if not broker.node.missing.any_missing() or are_there(broker.image):
+        done()
+    else:
+        broker.node.replicas.when(are_there, done)
 
 
-def _names_missing_leader(
-    broker: Broker, image: MetadataImage, asked: list[MetadataRequestTopic] | None
-) -> bool:
-    """Whether one of the topics that exist is led by a broker that has just gone."""
+def _leaders(image: MetadataImage, asked: list[MetadataRequestTopic] | None) -> set[int]:
+    """Who leads the topics of these that exist; None: all topics."""
     topics: Iterable[TopicImage | None] = image.topics_by_name.values()
     if asked is not None:
         topics = (
@@ -103,10 +113,9 @@ def _names_missing_leader(
             else image.topic_by_id(topic.topic_id)
             for topic in asked
         )
-    leaders = {
+    return {
         partition.leader for topic in topics if topic is not None for partition in topic.partitions.values()
     }
-    return any(map(broker.node.missing.is_missing, leaders))
 
 
 def _missing(broker: Broker, request: MetadataRequest, topics: list[MetadataRequestTopic]) -> list[str]:
