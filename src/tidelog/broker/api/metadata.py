@@ -58,7 +58,7 @@ def handle(
         if missing:
             return _create_and_answer(broker, context, request, topics, missing)
     asked = None if wants_all else topics
-    if _leaders(broker.image, asked) <= {broker.node_id, NO_LEADER}:
+    if len(broker.image.brokers) == 1 or _leaders(broker.image, asked) <= {broker.node_id, NO_LEADER}:
         return _known(broker, context, request, asked)
     pending = context.defer()
     broker.scheduler.call_later(
