@@ -13,7 +13,7 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz interop crash clients docs constraints clean groups cluster pipeline
+.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz failover interop crash clients docs constraints clean groups cluster pipeline
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -70,6 +70,10 @@ bench: install ## measure beside Apache Kafka on this machine, an hour (BENCH="-
 
 bench-spark: install ## Spark's source and sink beside Spark's own Kafka connector, three quarters of an hour (BENCH="--quick" to try it)
 	$(PY) -m bench.spark $(BENCH)
+
+failover: install ## time without a writable leader after kill -9 and after a stop, beside Kafka; then ten minutes of full load in which nobody may be fenced
+	$(PY) -m bench.failover $(FAILOVER)
+	$(PY) -m bench.failover --saturate $(or $(MINUTES),10)
 
 micro: install ## microseconds of the hot paths, beside their budgets
 	$(PY) -m bench.micro $(MICRO)

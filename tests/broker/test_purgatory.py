@@ -228,3 +228,29 @@ def test_an_error_is_an_answer(loop: Loop) -> None:
     waiting.wait.arm(loop, timeout_ms=1000)
     one.commit(ErrorCode.KAFKA_STORAGE_ERROR)
     assert (waiting.completed, waiting.codes) == (1, {"one": ErrorCode.KAFKA_STORAGE_ERROR})
+
+
+def test_followers_do_not_wait_when_their_leader_leads_more_than_before(loop: Loop) -> None:
+    """They cannot ask for it as long as they wait, and nothing of it is committed before they do."""
+    purgatory, done = FetchPurgatory(loop), list[str]()
+
+    def park(name: str, *, is_follower: bool) -> None:
+        purgatory.park(
+            [], max_wait_ms=500, look=lambda: None, complete=lambda: done.append(name), whole_log=is_follower
+        )
+
+    park("follower", is_follower=True)
+    park("consumer", is_follower=False)
+    purgatory.hurry_followers()
+    assert done == ["follower"]
+    park("again", is_follower=True)  # it had not heard of it yet
+    loop.advance(0.02)
+    assert done == ["follower", "again"]
+    loop.advance(1.0)
+    assert done == ["follower", "again", "consumer"]
+    park("later", is_follower=True)
+    loop.advance(0.4)
+    assert "later" not in done
+    loop.advance(0.1)
+    assert "later" in done
+    assert purgatory.parked == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.world import ManualLoop, ManualPeers
-from tidelog.cluster.lifecycle import BrokerLifecycle, LifecycleTimings, Phase
+from tidelog.cluster.lifecycle import UNANSWERED_MAX, BrokerLifecycle, LifecycleTimings, Phase
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tidelog.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -107,6 +107,43 @@ def test_a_lost_connection_is_a_reason_to_speak_soon_but_not_all_the_time() -> N
     assert scene.peers.questions == []
     scene.loop.pass_time(0.05)
     scene.peers.take()
+
+
+def test_the_next_heartbeat_does_not_wait_for_the_answer_to_the_last() -> None:
+    """A controller whose disk is slow answers late, and has heard all the same."""
+    scene = Scene()
+    scene.let_in()
+    scene.loop.pass_time(1.0)
+    assert len(scene.peers.questions) == 2
+    for question in list(scene.peers.questions):
+        question.answer(BrokerHeartbeatResponse(is_fenced=False))
+    scene.peers.questions.clear()
+    scene.loop.pass_time(0.5)
+    scene.peers.take()
+
+
+def test_so_many_heartbeats_are_on_their_way_and_no_more() -> None:
+    scene = Scene()
+    scene.let_in()
+    scene.loop.pass_time(30)
+    assert len(scene.peers.questions) == UNANSWERED_MAX
+    scene.peers.questions[0].answer(None)  # the connection was given up
+    scene.loop.pass_time(0.1)
+    assert len(scene.peers.questions) == UNANSWERED_MAX + 1
+
+
+def test_a_new_controller_is_spoken_to_at_once_whatever_the_old_one_was_asked() -> None:
+    """The old one may be paused: its answer would come in a second, or never."""
+    scene = Scene()
+    scene.let_in()
+    scene.loop.pass_time(0.5)
+    old = scene.peers.take()
+    scene.controller = 2
+    scene.lifecycle.soon()
+    scene.loop.pass_time(0)
+    assert scene.peers.take().node_id == 2
+    old.answer(BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    assert scene.lifecycle.is_active
 
 
 def test_one_that_was_fenced_is_let_in_again() -> None:

@@ -59,7 +59,6 @@ Key = tuple[bytes, int]
 SETTINGS = ControllerSettings(num_partitions=2, default_replication_factor=3, elections_per_balance_max=3)
 TIMINGS = ControllerTimings(
     session_timeout_s=2.0,
-    disconnected_session_s=0.3,
     balance_interval_s=5.0,
     leaderless_interval_s=7.0,
     last_known_wait_s=3.0,
@@ -395,7 +394,7 @@ class ClusterModel:
             self.note(broker.id)
             broker.running = False
             if self.active is not None and self.rng.random() < 0.5:
-                self.active.connection_lost(broker.id, self.now)
+                self.active.broker_gone(broker.id, self.now)
 
     def bounce(self) -> None:
         """Dead, noticed, and back, within a second; nobody else has done anything meanwhile."""
@@ -403,7 +402,7 @@ class ClusterModel:
         if broker is None or self.active is None:
             return
         broker.running = False
-        self.active.connection_lost(broker.id, self.now)
+        self.active.broker_gone(broker.id, self.now)
         self.pass_time(0.4)
         self._start(broker, is_lossless=self.rng.random() < 0.4)
         self.commit()
@@ -413,7 +412,7 @@ class ClusterModel:
     def break_connection(self) -> None:
         broker = self._some_running()
         if broker is not None and self.active is not None:
-            self.active.connection_lost(broker.id, self.now)
+            self.active.broker_gone(broker.id, self.now)
 
     def stop(self) -> None:
         broker = self._some_running()

@@ -63,9 +63,7 @@ class ServiceWorld:
         self.now = 1000.0
         self.quorum = FakeQuorum()
         self.published: list[tuple[MetadataDelta, MetadataImage]] = []
-        self._timings = timings or ControllerTimings(
-            session_timeout_s=2.0, disconnected_session_s=0.3, waiting_max=50
-        )
+        self._timings = timings or ControllerTimings(session_timeout_s=2.0, waiting_max=50)
         self._settings = ControllerSettings(**settings)
         self._rng = random.Random(seed)
         self.service = self.new_service()

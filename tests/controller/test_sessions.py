@@ -10,7 +10,7 @@ from tidelog.controller.sessions import SessionTable
 
 @pytest.fixture
 def sessions() -> SessionTable:
-    return SessionTable(timeout_s=10, disconnected_s=1)
+    return SessionTable(timeout_s=10)
 
 
 def test_a_session_lasts_from_heartbeat_to_heartbeat(sessions: SessionTable) -> None:
@@ -32,17 +32,26 @@ def test_the_longest_silent_comes_first(sessions: SessionTable) -> None:
     assert sessions.expired(50) == [3, 1]
 
 
-def test_a_broken_connection_cuts_the_session_short_and_a_heartbeat_makes_it_whole(
-    sessions: SessionTable,
-) -> None:
+def test_one_that_is_gone_has_no_session_left_until_it_is_heard(sessions: SessionTable) -> None:
     sessions.touch(1, 5, 100)
-    sessions.disconnected(1, 101)
-    sessions.disconnected(9, 101)
-    assert sessions.expired(101.9) == []
-    sessions.touch(1, 5, 101.9)
-    assert sessions.expired(111) == []
-    sessions.disconnected(1, 111.5)
-    assert (sessions.expired(111.8), sessions.expired(111.9)) == ([], [1])  # never longer than it was
+    sessions.gone(9, 101)
+    assert sessions.expired(101) == []
+    sessions.gone(1, 101)
+    assert sessions.expired(101) == [1]
+    sessions.touch(1, 5, 101)
+    assert sessions.expired(110.9) == []
+    sessions.gone(1, 115)
+    assert sessions.expired(111) == [1]  # never longer than it was
+
+
+def test_the_node_of_the_controller_before_has_half_a_session(sessions: SessionTable) -> None:
+    world = World()
+    for broker in (1, 2):
+        world.add_broker(broker)
+    sessions.adopt(world.image, 100, predecessor=2)
+    assert (sessions.expired(104.9), sessions.expired(105)) == ([], [2])
+    sessions.touch(2, world.image.brokers[2].epoch, 104)
+    assert sessions.expired(109.9) == []
 
 
 def test_another_run_of_a_broker_has_a_session_of_its_own(sessions: SessionTable) -> None:
@@ -66,7 +75,7 @@ def test_a_new_controller_gives_everybody_a_whole_session_but_takes_nobody_for_a
     world = World()
     for broker in (1, 2, 3):
         world.add_broker(broker, unfence=broker != 3)
-    sessions = SessionTable(timeout_s=10, disconnected_s=1)
+    sessions = SessionTable(timeout_s=10)
     sessions.touch(7, 1, 0)
     sessions.adopt(world.image, 100)
     assert (sessions.expired(109), sorted(sessions.expired(110))) == ([], [1, 2])

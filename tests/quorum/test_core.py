@@ -105,6 +105,39 @@ def test_a_leader_that_is_abandoned_resigns_at_the_very_moment_that_it_names(see
     assert isinstance(core.node.role, Resigned)
 
 
+def follower(now: float = 0.0) -> QuorumCore:
+    core = QuorumCore(SETTINGS, StubLog(), Always(0), ElectionState(1, 2))
+    core.step(events.Started(), now)
+    assert isinstance(core.node.role, Follower)
+    return core
+
+
+def test_a_follower_that_did_not_run_does_not_take_that_for_the_leaders_silence() -> None:
+    """After a stall of the whole machine every node would ask for votes, and all would get them."""
+    core = follower()
+    deadline = core.node.role.deadline  # type: ignore[union-attr]
+    core.step(events.Ticked(), deadline + 30)
+    assert isinstance(core.node.role, Follower)
+    # Who is not heard then is gone, however often the node itself is late.
+    core.step(events.Ticked(), deadline + 60)
+    assert isinstance(core.node.role, Prospective)
+
+
+def test_a_follower_that_runs_gives_its_leader_no_more_time_than_it_has() -> None:
+    core = follower()
+    core.step(events.Ticked(), core.node.role.deadline)  # type: ignore[union-attr]
+    assert isinstance(core.node.role, Prospective)
+
+
+def test_a_leader_that_did_not_run_reads_what_came_before_it_resigns() -> None:
+    core = leader(StubLog())
+    core.step(events.Received(1, fetch_of(2, 11, 2)), 0.1)
+    core.step(events.Ticked(), 30.0)
+    assert isinstance(core.node.role, Leader)
+    core.step(events.Ticked(), 60.0)
+    assert isinstance(core.node.role, Resigned)
+
+
 def test_a_vote_is_an_effect_after_the_state_that_remembers_it() -> None:
     core = QuorumCore(SETTINGS, StubLog(), Always(0.9), ElectionState(1))
     core.step(events.Started(), 0.0)

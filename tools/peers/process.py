@@ -161,13 +161,17 @@ class Peer(ABC):
         os.kill(self.pid, signal.SIGCONT)
         self._wait_until_ready(time.perf_counter())
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM, and do not wait."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)  # a paused one would not hear it
+
     def terminate(self) -> int:
         """SIGTERM and wait; returns the exit status."""
         if self._process is None:
             return 0
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.send_signal(signal.SIGCONT)  # a paused one would not hear it
+        self.ask_to_stop()
         try:
             self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

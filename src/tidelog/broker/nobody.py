@@ -27,6 +27,9 @@ class Nobody:
     def brokers(self) -> Nobody:
         return self
 
+    def listens(self, _node_id: int, answered: Callable[[bool | None], None], /) -> None:
+        asyncio.get_running_loop().call_soon(answered, None)
+
     def cut_off(self, node_ids: Iterable[int]) -> None:
         """There is nobody to be cut off from."""
 

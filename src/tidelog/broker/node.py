@@ -232,6 +232,7 @@ class Broker:
             quorum=self.peers.quorum,
             controllers=self.peers.controllers,
             brokers=self.peers.brokers,
+            listens=self.peers.listens,
         )
         try:
             self.node = ClusterNode(node_settings(self.config, self.logs), ports, self.logs, self.shell)

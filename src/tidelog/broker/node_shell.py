@@ -160,6 +160,13 @@ class BrokerShell:
 
     def replicas_changed(self, change: ImageChange, image: MetadataImage) -> None:
         self._broker.groups.metadata_changed(image, change.deleted)
+        node_id = self._broker.node_id
+        if any(
+            partition.leader == node_id and len(partition.replicas) > 1
+            for changed in change.partitions.values()
+            for partition in changed.values()
+        ):
+            self._broker.fetch_purgatory.hurry_followers()
 
     def checkpoint(self, done: Callable[[], None]) -> None:
         task = asyncio.get_running_loop().create_task(self._broker.checkpoint())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tidelog.cluster.missing_nodes import MissingNodes
 from tidelog.controller.controller import Controller
 from tidelog.controller.image import MetadataImage
 from tidelog.controller.metadata_log import EncodedBatch
@@ -69,10 +70,19 @@ class QuorumWriter:
 class ControllerNode:
     """Implements `cluster.metadata.Leadership`."""
 
-    def __init__(self, service: ControllerService, *, clock: Clock, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        service: ControllerService,
+        *,
+        clock: Clock,
+        scheduler: Scheduler,
+        missing: MissingNodes,
+    ) -> None:
+        """`missing` calls `broker_gone`."""
         self.service = service
         self._clock = clock
         self._scheduler = scheduler
+        self._missing = missing
         self._timer: TimerHandle | None = None
         self._timer_at: float | None = None
 
@@ -86,6 +96,7 @@ class ControllerNode:
         now = self._clock.monotonic()
         match request:
             case BrokerHeartbeatRequest():
+                self._missing.heard(request.broker_id)
                 self.service.heartbeat(request, now, answered)
             case BrokerRegistrationRequest():
                 self.service.register_broker(request, now, answered)
@@ -106,9 +117,15 @@ class ControllerNode:
         self._set_timer()
 
     def connection_lost(self, broker_id: int) -> None:
-        """The connection that carried a broker's heartbeats has ended."""
-        self.service.connection_lost(broker_id, self._clock.monotonic())
-        self._set_timer()
+        """The connection that carried a broker's heartbeats has ended. A process that is killed closes it; so does a live one that had waited too long for an answer."""
+        if self.is_active:
+            self._missing.lost(broker_id)
+
+    def broker_gone(self, broker_id: int) -> None:
+        """Nobody listens at that broker's address any more."""
+        if self.is_active:
+            self.service.broker_gone(broker_id, self._clock.monotonic())
+            self._set_timer()
 
     # ---- leadership
 
@@ -116,10 +133,9 @@ class ControllerNode:
         self, epoch: int, image: MetadataImage, *, torn_transaction: bool, predecessor: int | None
     ) -> None:
         now = self._clock.monotonic()
-        self.service.lead(epoch, image, now, torn_transaction=torn_transaction)
+        self.service.lead(epoch, image, now, torn_transaction=torn_transaction, predecessor=predecessor)
         if predecessor is not None:
-            # It has probably died, and its broker with it. If not, that speaks to the new controller at once, as all do.
-            self.service.connection_lost(predecessor, now)
+            self._missing.lost(predecessor)  # it has probably died, and its broker with it
         self._set_timer()
 
     def lost(self) -> None:

@@ -5,8 +5,9 @@
          ^            │                   ^                     │
          └── stale ───┘                   └──── fenced ─────────┘ (heartbeats came too late: the next one lets it in again)
 
-Owns the broker epoch: the offset of the registration, which whatever this broker says carries (KIP-903). Heartbeats go to whoever is the active controller; one that
-is not answered is sent again after a short pause. Time and the way to the controller are ports.
+Owns the broker epoch: the offset of the registration, which whatever this broker says carries (KIP-903). Heartbeats go to whoever is the active controller. They count when they arrive, so
+the next one does not wait for the answer to the last, which may take as long as the metadata log's disk; one that got none is sent again after a short pause. When another
+controller leads, what the one before was asked does not matter any more. Time and the way to the controller are ports.
 """
 
 from __future__ import annotations
@@ -41,9 +42,14 @@ class Phase(Enum):
     STOPPED = auto()
 
 
+UNANSWERED_MAX: Final = 4
+"""Heartbeats on their way. A controller that answers none of so many has no use for more of them."""
+
+
 class LifecycleTimings(NamedTuple):
-    heartbeat_interval_s: float = 0.2
+    heartbeat_interval_s: float = 0.25
     request_timeout_s: float = 1.0
+    """Then the connection is given up for another one: half of a session, so that one broken path does not cost all of it."""
     retry_s: float = 0.05
     shutdown_timeout_s: float = 30.0
     unanswered_s: float = 3.0
@@ -91,7 +97,10 @@ class BrokerLifecycle:
         self.epoch = UNKNOWN_EPOCH
         self._timer: TimerHandle | None = None
         self._giving_up: TimerHandle | None = None
-        self._in_flight = False
+        self._in_flight = 0
+        self._spoken_to: int | None = None
+        self._conversation = 0
+        """Counts controllers and phases: an answer to an earlier one is not for this one."""
         self._wanted_soon = False
         self._stopped: Callable[[], None] | None = None
 
@@ -113,7 +122,7 @@ class BrokerLifecycle:
 
     def soon(self) -> None:
         """There is something to tell that should not wait for the next heartbeat: a new controller, metadata that has caught up."""
-        if self._in_flight:
+        if self._in_flight and self._controller_id() == self._spoken_to:
             self._wanted_soon = True
         elif self.phase not in (Phase.WAITING, Phase.STOPPED):
             self._after(0.0)
@@ -148,21 +157,39 @@ class BrokerLifecycle:
 
     def _speak(self) -> None:
         self._timer = None
-        if self._in_flight or self.phase is Phase.STOPPED:
+        if self.phase is Phase.STOPPED:
             return
         controller_id = self._controller_id()
         if controller_id is None:
             self._after(self._timings.retry_s)
             return
-        request: Any
+        if controller_id != self._spoken_to:
+            self._spoken_to = controller_id
+            self._begin_anew()
         if self.phase is Phase.REGISTERING:
-            request = self._broker.registration()
-            answered: Callable[[Any | None], None] = self._registered
-        else:
-            request = self._heartbeat()
-            answered = self._answered
-        self._in_flight = True
-        self._peers.ask(controller_id, request, answered, timeout_s=self._timings.request_timeout_s)
+            if not self._in_flight:
+                self._ask(self._broker.registration(), self._registered)
+        elif self._in_flight < UNANSWERED_MAX:
+            self._after(self._timings.heartbeat_interval_s)
+            self._ask(self._heartbeat(), self._answered)
+
+    def _begin_anew(self) -> None:
+        """What was asked before is not waited for any more."""
+        self._conversation += 1
+        self._in_flight = 0
+        self._wanted_soon = False
+
+    def _ask(self, request: Any, take: Callable[[Any | None], None]) -> None:
+        conversation = self._conversation
+
+        def answered(response: Any | None) -> None:
+            if conversation == self._conversation:
+                self._in_flight -= 1
+                take(response)
+
+        self._in_flight += 1
+        assert self._spoken_to is not None
+        self._peers.ask(self._spoken_to, request, answered, timeout_s=self._timings.request_timeout_s)
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         heartbeat = BrokerHeartbeatRequest(
@@ -174,7 +201,6 @@ class BrokerLifecycle:
         return heartbeat
 
     def _registered(self, response: BrokerRegistrationResponse | None) -> None:
-        self._in_flight = False
         if self.phase is not Phase.REGISTERING:
             return
         code = _code(response)
@@ -190,13 +216,13 @@ class BrokerLifecycle:
             self._after(0.0)
 
     def _answered(self, response: BrokerHeartbeatResponse | None) -> None:
-        self._in_flight = False
         if self.phase is Phase.STOPPED:
             return
         code = _code(response)
         if code is ErrorCode.STALE_BROKER_EPOCH and self.phase is not Phase.SHUTTING_DOWN:
             # Unregistered, or another process of this id was faster. The registration tells which.
             self.phase = Phase.REGISTERING
+            self._begin_anew()
         if code is not ErrorCode.NONE or response is None:
             self._after(self._timings.retry_s)
             return
@@ -212,7 +238,10 @@ class BrokerLifecycle:
             self._broker.let_in()
         hurry = self._wanted_soon or self.phase in (Phase.FENCED, Phase.SHUTTING_DOWN)
         self._wanted_soon = False
-        self._after(self._timings.retry_s if hurry else self._timings.heartbeat_interval_s)
+        if hurry:
+            self._after(self._timings.retry_s)
+        elif self._timer is None:
+            self._after(self._timings.heartbeat_interval_s)
 
     def _after(self, delay_s: float) -> None:
         if self._timer is not None:

@@ -23,6 +23,7 @@ from tidelog.cluster.leaderless import LeaderlessReplicas
 from tidelog.cluster.lifecycle import BrokerLifecycle, LifecycleTimings, Phase
 from tidelog.cluster.local_first import LocalFirst
 from tidelog.cluster.metadata import NodeMetadata
+from tidelog.cluster.missing_nodes import Listens, MissingNodes, cannot_tell
 from tidelog.cluster.partitions import PartitionTable
 from tidelog.cluster.replicas import Replicas
 from tidelog.cluster.snapshots import MetadataSnapshots, SnapshotLimits
@@ -65,6 +66,7 @@ class NodePorts(NamedTuple):
     """Voters, as voters."""
     controllers: Peers
     brokers: Peers
+    listens: Listens = cannot_tell
 
 
 class NodeSettings(NamedTuple):
@@ -121,6 +123,9 @@ class ClusterNode:
         self._registered_epoch: int | None = None
         self._opened: Exception | None = None
         self._stopping = False
+        self.missing = MissingNodes(
+            ports.listens, clock=ports.clock, scheduler=ports.scheduler, gone=self._node_gone
+        )
         self._open_quorum()
         self._make_broker()
 
@@ -148,7 +153,9 @@ class ClusterNode:
                 min_insync_replicas=settings.min_insync_replicas,
                 on_committed=self.metadata.changed_by_controller,
             )
-            self.controller = ControllerNode(service, clock=ports.clock, scheduler=ports.scheduler)
+            self.controller = ControllerNode(
+                service, clock=ports.clock, scheduler=ports.scheduler, missing=self.missing
+            )
         self.metadata.attach(self.quorum, self.controller)
         self.metadata.begin_with(self._newest_sound_snapshot())
         self.snapshots = MetadataSnapshots(
@@ -383,6 +390,10 @@ class ClusterNode:
         return broker is not None and broker.epoch == broker_epoch and broker.active
 
     # ---- inside
+
+    def _node_gone(self, node_id: int) -> None:
+        if self.controller is not None and not self._stopping:
+            self.controller.broker_gone(node_id)
 
     def _make_controller(self, image: MetadataImage) -> Controller:
         return Controller(

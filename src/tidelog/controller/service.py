@@ -86,9 +86,7 @@ class ControllerService:
         self._committed_image = EMPTY_IMAGE
         self._uncommitted: deque[_Uncommitted] = deque()
         self._waiters: deque[_Waiter] = deque()
-        self.sessions = SessionTable(
-            timeout_s=timings.session_timeout_s, disconnected_s=timings.disconnected_session_s
-        )
+        self.sessions = SessionTable(timeout_s=timings.session_timeout_s)
         self._last_known = LastKnownLogs(timings.last_known_wait_s)
         self._last_ran = 0.0
         self._balance_at = self._leaderless_at = 0.0
@@ -120,7 +118,15 @@ class ControllerService:
     def committed_image(self) -> MetadataImage:
         return self._committed_image
 
-    def lead(self, epoch: int, image: MetadataImage, now: float, *, torn_transaction: bool = False) -> None:
+    def lead(
+        self,
+        epoch: int,
+        image: MetadataImage,
+        now: float,
+        *,
+        torn_transaction: bool = False,
+        predecessor: int | None = None,
+    ) -> None:
         """This node leads. `image` holds all that is in the log, which is committed; its last change may lack its end."""
         if epoch <= self._epoch:
             raise ValueError(f"epoch {epoch} of the quorum begins after epoch {self._epoch}")
@@ -132,7 +138,7 @@ class ControllerService:
         self._last_ran = now
         self._balance_at = now + (self._timings.balance_interval_s or 0.0)
         self._leaderless_at = now
-        self.sessions.adopt(image, now)
+        self.sessions.adopt(image, now, predecessor=predecessor)
         logger.info("this node is the active controller, in epoch %d", epoch)
         if torn_transaction:
             self._append([AbortTransactionRecord(reason="the controller stopped within it")], ())
@@ -245,11 +251,10 @@ class ControllerService:
         if request.leaderless_log_ends:
             self._elect_survivors(now)
 
-    def connection_lost(self, broker_id: int, now: float) -> None:
-        """The connection that carried the broker's heartbeats broke. Perhaps it is dead, perhaps it connects again."""
+    def broker_gone(self, broker_id: int, now: float) -> None:
+        """Nobody listens at the broker's address any more: there is nothing to wait for."""
         self._saw(now)
-        self.sessions.disconnected(broker_id, now)
-        logger.info("the connection of broker %d has ended", broker_id)
+        self.sessions.gone(broker_id, now)
 
     def _submit(
         self,

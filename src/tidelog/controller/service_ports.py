@@ -36,10 +36,8 @@ class MetadataQuorum(Protocol):
 class ControllerTimings:
     """Settings of the active controller that are about time, in seconds, and how much may wait for the quorum (D9)."""
 
-    session_timeout_s: float = 9.0
+    session_timeout_s: float = 2.0
     """broker.session.timeout.ms"""
-    disconnected_session_s: float = 0.5
-    """What is left of a session when the broker's connection breaks."""
     balance_interval_s: float | None = 300.0
     """leader.imbalance.check.interval.seconds; None: auto.leader.rebalance.enable is false"""
     leaderless_interval_s: float = 300.0

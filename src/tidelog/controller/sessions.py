@@ -3,9 +3,9 @@
 Soft state: nothing of it is in the metadata log, and a new controller begins with a full session for everybody (`adopt`). Owns the
 deadlines; that a broker is fenced when its own has passed is `service`'s business. Time is an argument, in seconds of a clock that never goes back.
 
-A connection that broke is a hint that the process behind it is dead: the session is cut to `disconnected_s`, and any heartbeat within
-that time makes it whole again. A controller that was itself stopped for a while (a pause, a machine without CPU) has heard nobody,
-and nobody is to blame: `overslept` gives that time back, once between two heartbeats.
+A broker that is known to be gone (`cluster.missing_nodes` has found that nobody listens at its address) has no session left, whatever it had. A controller
+that was itself stopped for a while (a pause, a machine without CPU) has heard nobody, and nobody is to blame: `overslept` gives that
+time back, once between two heartbeats.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class Session:
 
 
 class SessionTable:
-    def __init__(self, *, timeout_s: float, disconnected_s: float) -> None:
+    def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._disconnected_s = min(disconnected_s, timeout_s)
         self._sessions: dict[int, Session] = {}
 
-    def adopt(self, image: MetadataImage, now: float) -> None:
-        """A controller becomes active: whoever is not fenced has a whole session to find it."""
+    def adopt(self, image: MetadataImage, now: float, *, predecessor: int | None = None) -> None:
+        """A controller becomes active: whoever is not fenced has a whole session to find it. Half of one has the node of the controller before, because the
+        others have not heard from it for a while already; if it lives, it speaks to the new controller as soon as it hears of it.
+        """
         self._sessions = {
-            broker.broker_id: Session(broker.epoch, now + self._timeout_s)
+            broker.broker_id: Session(
+                broker.epoch,
+                now + (self._timeout_s / 2 if broker.broker_id == predecessor else self._timeout_s),
+            )
             for broker in image.brokers.values()
             if not broker.fenced
         }
@@ -64,10 +68,10 @@ class SessionTable:
         session = self._sessions.get(broker_id)
         return session is not None and session.epoch == epoch and session.heard and now < session.deadline
 
-    def disconnected(self, broker_id: int, now: float) -> None:
+    def gone(self, broker_id: int, now: float) -> None:
         session = self._sessions.get(broker_id)
         if session is not None:
-            session.deadline = min(session.deadline, now + self._disconnected_s)
+            session.deadline = min(session.deadline, now)
 
     def overslept(self, gap_s: float) -> None:
         for session in self._sessions.values():

@@ -1,10 +1,13 @@
 """One step of a node of the quorum: an event and the time go in, effects come out. No I/O, no clock, no chance but the one it is given.
 
 Owns nothing but the way from an event to the file that knows what it means for the present role. After every event, whatever is due by now is done, so
-that no transition has to remember to begin what it announces. The deadline says when the next `Ticked` is wanted.
+that no transition has to remember to begin what it announces. The deadline says when the next `Ticked` is wanted. A node that is called much later than that did not run meanwhile (a
+pause, a machine without processors, its own disk): what others have sent is still to be read, and nobody is blamed for having been silent, once.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from tidelog.ports import Rng
 from tidelog.quorum import election, events, following, leading, snapshots, transitions
@@ -29,6 +32,10 @@ _REQUESTS = {
 }
 
 
+LATE_S: Final = 0.2
+"""So much later than it wanted a node may be called before it concludes that it was stopped."""
+
+
 class QuorumCore:
     def __init__(
         self, settings: QuorumSettings, log: LogView, rng: Rng, stored: ElectionState | None
@@ -37,6 +44,9 @@ class QuorumCore:
         self.node = Node(settings, log, rng, stored)
 
     def step(self, event: Event, now: float) -> list[Effect]:
+        late_s = now - self.deadline
+        if late_s > LATE_S:
+            self._overslept(late_s, now)
         self._handle(event, now)
         while True:
             role = self.node.role
@@ -114,6 +124,13 @@ class QuorumCore:
                 following.on_refused(node, role, now)
 
     # ---- time
+
+    def _overslept(self, late_s: float, now: float) -> None:
+        match self.node.role:
+            case Follower() as role:
+                following.overslept(self.node, role, late_s, now)
+            case Leader() as role:
+                leading.overslept(role, late_s, now)
 
     def _start(self, now: float) -> None:
         """Whom it followed before may still lead. Who led before does not: records may be missing that others have got from it."""

@@ -31,6 +31,16 @@ def on_tick(node: Node, role: Follower, now: float) -> None:
             node.call(role.call, role.leader_id, _fetch(node))
 
 
+def overslept(node: Node, role: Follower, late_s: float, now: float) -> None:
+    """The leader may have answered long ago. It gets half of its time again."""
+    if role.is_forgiving:
+        return
+    role.is_forgiving = True
+    role.deadline = max(role.deadline, now + node.settings.fetch_timeout_s / 2)
+    if node.heard_at is not None:
+        node.heard_at = min(now, node.heard_at + late_s)
+
+
 def _give_up(node: Node, role: Follower, now: float) -> None:
     if node.settings.is_voter:
         transitions.prospective(node, now)
@@ -61,6 +71,7 @@ def on_response(node: Node, role: Follower, request_id: int, response: Any | Non
         _refused(node, role, part, now)
         return
     call.failures = 0
+    role.is_forgiving = False
     node.hear_leader(now)
     role.deadline = now + node.fetch_wait()
     if role.snapshot is not None:
@@ -135,6 +146,8 @@ def on_disk_settled(node: Node, role: Follower, now: float) -> None:
         return
     role.waits_for_disk = False
     role.call.retry_at = now
+    # The time that the disk took was not the leader's.
+    role.deadline = max(role.deadline, now + node.settings.fetch_timeout_s / 2)
 
 
 # ---- looking for a leader (observers; a voter is told by whoever is elected)

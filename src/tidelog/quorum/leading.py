@@ -79,6 +79,7 @@ def heard_from(node: Node, role: Leader, replica_id: int, now: float) -> Replica
             return None
         replica = role.observers[replica_id] = Replica()
     replica.fetched_before_at, replica.fetched_at = replica.fetched_at, now
+    role.is_forgiving = False
     return replica
 
 
@@ -200,6 +201,15 @@ def deadline(node: Node, role: Leader) -> float:
     due = [parked.deadline for parked in role.parked.values()]
     due += [call.retry_at for call in role.calls.values()]
     return min([role.announce_at, abandoned_at(node, role), *due])
+
+
+def overslept(role: Leader, late_s: float, now: float) -> None:
+    """Fetches that came meanwhile have not been read yet."""
+    if role.is_forgiving:
+        return
+    role.is_forgiving = True
+    for replica in role.replicas.values():
+        replica.fetched_at = min(now, replica.fetched_at + late_s)
 
 
 def on_tick(node: Node, role: Leader, now: float) -> None:

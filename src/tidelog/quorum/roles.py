@@ -77,6 +77,8 @@ class Follower:
     """What was fetched is being written or synced, or the log is being cut. The next fetch claims it (I14), and waits."""
     leader_high_watermark: int = -1
     snapshot: SnapshotFetch | None = None
+    is_forgiving: bool = False
+    """It did not run for a while itself, and has not heard from the leader since."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -124,6 +126,8 @@ class Leader:
     announce_at: float
     observers: dict[int, Replica] = field(default_factory=dict)
     parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by replica, one each
+    is_forgiving: bool = False
+    """It did not run for a while itself, and nobody has fetched since."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

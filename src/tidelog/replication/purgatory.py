@@ -10,6 +10,7 @@ Budget: 270 µs of the whole process for a fetch that waits and the produce that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidelog.ports import Scheduler, TimerHandle
 from tidelog.replication.partition import Partition
@@ -22,6 +23,10 @@ WIDE = 100
 """Fewer partitions than these are looked at so quickly that nobody has to wait for it."""
 
 
+HURRY_S: Final = 1.0
+HURRIED_WAIT_MS: Final = 20
+
+
 class FetchPurgatory:
     """Fetches that wait for `fetch.min.bytes` or their deadline."""
 
@@ -29,6 +34,21 @@ class FetchPurgatory:
         self.scheduler = scheduler
         self._woken: list[ParkedFetch] = []
         self.parked = 0
+        self._of_followers: set[ParkedFetch] = set()
+        self._calming_down: TimerHandle | None = None
+
+    def hurry_followers(self) -> None:
+        """This broker leads more than before. Followers that wait here cannot ask for it, and nothing of it is committed before they do; for a moment none waits long, because some
+        hear of the change later than others.
+        """
+        if self._calming_down is not None:
+            self._calming_down.cancel()
+        self._calming_down = self.scheduler.call_later(HURRY_S, self._calm_down)
+        for fetch in list(self._of_followers):
+            fetch.expire()
+
+    def _calm_down(self) -> None:
+        self._calming_down = None
 
     def park(
         self,
@@ -45,7 +65,11 @@ class FetchPurgatory:
         With `whole_log`, as followers wait, something has happened when anything was appended, committed or not; with `high_watermark`, also when more was
         committed.
         """
+        if whole_log and self._calming_down is not None:
+            max_wait_ms = min(max_wait_ms, HURRIED_WAIT_MS)
         fetch = ParkedFetch(self, partitions, look, complete)
+        if whole_log:
+            self._of_followers.add(fetch)
         fetch.timer = self.scheduler.call_later(max_wait_ms / 1000, fetch.expire)
         for partition in partitions:
             if whole_log:
@@ -54,6 +78,10 @@ class FetchPurgatory:
                 partition.watch(fetch)
         self.parked += 1
         return fetch
+
+    def left(self, fetch: ParkedFetch) -> None:
+        self.parked -= 1
+        self._of_followers.discard(fetch)
 
     def schedule(self, fetch: ParkedFetch) -> None:
         self._woken.append(fetch)
@@ -141,7 +169,7 @@ class ParkedFetch:
         if self.ended:
             return False
         self.ended = True
-        self._purgatory.parked -= 1
+        self._purgatory.left(self)
         if self.timer is not None:
             self.timer.cancel()
         for partition in self._partitions:

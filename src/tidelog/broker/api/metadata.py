@@ -7,18 +7,25 @@
 A topic that does not exist is created where `auto.create.topics.enable` and the client allow it. As with Kafka, the request
 that creates it is still answered with UNKNOWN_TOPIC_OR_PARTITION: a client that waits for a topic to be gone must see that it
 was, also if its own question brings it back. The topic is there before the answer leaves, so the next request finds it.
+
+A client whose leader has died asks at once, before anybody else can lead, and asks again only a second or two later. So an answer that would name a leader that has just gone
+(`cluster/missing_nodes.py`) waits for the next one, a second at most. And one that names other nodes at all leaves a moment after the question: the client may have heard of a death sooner than this
+broker, whose own connections to the dead close in the same few milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidelog.broker.dispatch import RequestContext
-from tidelog.controller.image import PartitionImage, TopicImage
+from tidelog.broker.pending import Pending
+from tidelog.cluster.missing_nodes import HOLD_S
+from tidelog.controller.image import MetadataImage, PartitionImage, TopicImage
 from tidelog.errors import RequestError
 from tidelog.internal_topics import CLUSTER_METADATA, is_internal_topic
+from tidelog.replication.assignment import NO_LEADER
 from tidelog.storage.files import is_topic_name
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.metadata import (
@@ -34,20 +41,81 @@ from tidelog.wire.types import ZERO_UUID
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
 
+LOOK_AROUND_S: Final = 0.01
+
 
 def handle(
     broker: Broker, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> MetadataResponse | Pending | Coroutine[Any, Any, MetadataResponse]:
     topics = request.topics
-    if topics is None or (context.version == 0 and not topics):
+    wants_all = topics is None or (context.version == 0 and not topics)
+    if topics is not None and not wants_all:
+        if context.version < 12 and any(
+            topic.name is None or topic.topic_id != ZERO_UUID for topic in topics
+        ):
+            return _response(broker, context, request, [_refused(topic) for topic in topics])
+        missing = _missing(broker, request, topics)
+        if missing:
+            return _create_and_answer(broker, context, request, topics, missing)
+    asked = None if wants_all else topics
+    if len(broker.image.brokers) == 1 or _leaders(broker.image, asked) <= {broker.node_id, NO_LEADER}:
+        return _known(broker, context, request, asked)
+    pending = context.defer()
+    broker.scheduler.call_later(
+        LOOK_AROUND_S, _answer_when_leaders_are_there, broker, context, request, asked, pending
+    )
+    return pending
+
+
+def _known(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic] | None,
+) -> MetadataResponse:
+    """What is known about topics; None: about all."""
+    if asked is not None:
+        found = _find_all(broker, context, request, asked, {})
+    else:
         found = [_describe(broker, request, topic) for topic in broker.image.topics_by_name.values()]
-        return _response(broker, context, request, found)
-    if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics):
-        return _response(broker, context, request, [_refused(topic) for topic in topics])
-    missing = _missing(broker, request, topics)
-    if missing:
-        return _create_and_answer(broker, context, request, topics, missing)
-    return _response(broker, context, request, _find_all(broker, context, request, topics, {}))
+    return _response(broker, context, request, found)
+
+
+def _answer_when_leaders_are_there(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic] | None,
+    pending: Pending,
+) -> None:
+    def are_there(image: MetadataImage) -> bool:
+        return not any(map(broker.node.missing.is_missing, _leaders(image, asked)))
+
+    def done() -> None:
+        timer.cancel()
+        if not pending.done and not context.connection.closed:
+            context.answer(pending, _known(broker, context, request, asked))
+
+    timer = broker.scheduler.call_later(HOLD_S, done)
+    if not broker.node.missing.any_missing() or are_there(broker.image):
+        done()
+    else:
+        broker.node.replicas.when(are_there, done)
+
+
+def _leaders(image: MetadataImage, asked: list[MetadataRequestTopic] | None) -> set[int]:
+    """Who leads the topics of these that exist; None: all topics."""
+    topics: Iterable[TopicImage | None] = image.topics_by_name.values()
+    if asked is not None:
+        topics = (
+            image.topic(topic.name or "")
+            if topic.topic_id == ZERO_UUID
+            else image.topic_by_id(topic.topic_id)
+            for topic in asked
+        )
+    return {
+        partition.leader for topic in topics if topic is not None for partition in topic.partitions.values()
+    }
 
 
 def _missing(broker: Broker, request: MetadataRequest, topics: list[MetadataRequestTopic]) -> list[str]:
