@@ -86,6 +86,10 @@ class ClusterClient:
             raise BrokerUnreachableError(f"broker {node} is not (or no longer) part of the cluster")
         return await self._connect_to_any(lane)
 
+    async def connection_to(self, address: Address, *, lane: str = "") -> Connection:
+        """An open connection to a broker by its address: one that the cluster has fenced is no part of the metadata, and may answer all the same."""
+        return await self._connect(address, lane)
+
     async def _connect_to_any(self, lane: str) -> Connection:
         for (address, its_lane), connection in self._connections.items():
             if its_lane == lane and connection.is_open:
