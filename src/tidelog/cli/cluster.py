@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from asyncio import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,7 +62,7 @@ def status(
         with Watch(topics, json=json) as view:
             while True:
                 view.show(await gather_facts(cluster, with_log_dirs=False))
-                await asyncio.sleep(interval)
+                await sleep(interval)
 
     with_cluster(bootstrap_server, work, **PATIENCE)
 
