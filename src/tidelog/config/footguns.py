@@ -121,7 +121,7 @@ def replica_warnings(values: Mapping[str, Value], *, replication_factor: int, br
     warnings = []
     if least > replication_factor:
         warnings.append(
-            f"min.insync.replicas is {least} but there are only {replication_factor} replicas: no more than these can be asked "
+            f"min.insync.replicas is {least} but of replicas there {'is' if replication_factor == 1 else 'are'} only {replication_factor}: no more than these can be asked "
             f"for, so it counts as {replication_factor}"
             + (
                 ", and writes with acks=all stop as soon as one broker is down. Lower it below the number of replicas."
