@@ -233,6 +233,30 @@ def test_a_follower_that_does_not_reach_its_leader(tidelog: Run) -> None:
         wait_until(lambda: world.explained()["findings"] == [])
 
 
+def test_a_broker_that_does_not_reach_the_controllers(tidelog: Run) -> None:
+    """It is fenced and answers clients, with what it knew before. It is asked first, and does not mislead anybody."""
+    config = {"broker.session.timeout.ms": 2000, "broker.heartbeat.interval.ms": 500}
+    with three(tidelog, config) as world:
+        cut = world.bystander
+        for other in EVERYBODY - {cut}:
+            world.cluster.partition(cut, other)
+        wait_until(lambda: world.has_left(cut))
+        servers = world.cluster.bootstrap_servers.split(",")
+        servers.insert(0, servers.pop(cut))
+        found = tidelog("explain", "partition", f"{TOPIC}-0", "--json", "-b", ",".join(servers))
+        document = json.loads(found.out)
+        assert cut not in document["isr"]
+        assert [finding["kind"] for finding in document["findings"]] == ["cut off from the controller"]
+        status = json.loads(tidelog("cluster", "status", "--json", "-b", ",".join(servers)).out)
+        broker = status["brokers"][cut]
+        assert (broker["state"], broker["fenced"], broker["answers"]) == ("silent", True, True)
+        assert status["controller"] == world.cluster.controller
+        quorum = json.loads(tidelog("quorum", "describe", "--json", "-b", ",".join(servers)).out)
+        assert quorum["leader"] == world.cluster.controller
+        world.cluster.heal()
+        wait_until(lambda: world.explained()["findings"] == [])
+
+
 def test_too_few_in_sync(tidelog: Run) -> None:
     """What acks=1 writes is there and invisible, and the explanation says how much and why."""
     with three(tidelog, {"min.insync.replicas": 3}) as world:

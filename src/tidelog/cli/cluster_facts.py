@@ -53,7 +53,13 @@ class Facts(NamedTuple):
 
     @property
     def answers(self) -> list[Told]:
-        return [told for told in self.told.values() if isinstance(told, Told)]
+        """Of those that take part in the cluster; of the others only if nobody else answers: one that is cut off knows what was."""
+        every = _answers(self.told)
+        newest = _newest(self.told)
+        if newest is None:
+            return every
+        parts = [told for told in every if _takes_part(newest, told.broker_id)]
+        return parts or every
 
     def silence_of(self, broker_id: int) -> ClientError | None:
         """Why a broker could not be asked."""
@@ -62,18 +68,17 @@ class Facts(NamedTuple):
 
     def state_of(self, broker_id: int) -> BrokerState | None:
         """As the broker with the newest metadata says it, since when as the one with the longest memory does."""
-        newest = max(
-            (told for told in self.answers if broker_id in told.brokers),
-            key=lambda told: told.metadata_offset,
-            default=None,
-        )
-        if newest is None:
+        newest = _newest(self.told)
+        if newest is None or broker_id not in newest.brokers:
             return None
         state = newest.brokers[broker_id].state
-        same = (told.brokers.get(broker_id) for told in self.answers)
+        same = (told.brokers.get(broker_id) for told in (newest, *self.answers))
         return BrokerState(state, longest(each.since for each in same if each and each.state == state))
 
     def absence_of(self, tp: TopicPartition, broker_id: int) -> Absence | None:
+        """None too for one that is in sync, whatever some broker has not heard yet."""
+        if any((p.topic, p.partition) == tp and broker_id in p.isr for p in self.partitions):
+            return None
         known = [
             absence
             for told in self.answers
@@ -102,6 +107,19 @@ class Facts(NamedTuple):
         return state if state is not None and state.role == "leader" else None
 
 
+def _answers(told: Mapping[int, Told | ClientError | None]) -> list[Told]:
+    return [each for each in told.values() if isinstance(each, Told)]
+
+
+def _newest(told: Mapping[int, Told | ClientError | None]) -> Told | None:
+    return max(_answers(told), key=lambda each: each.metadata_offset, default=None)
+
+
+def _takes_part(newest: Told, broker_id: int) -> bool:
+    state = newest.brokers.get(broker_id)
+    return state is not None and state.state in ("active", "shutting down")
+
+
 def longest(times: Iterable[Since]) -> Since:
     """Of what several brokers say: the earliest that one saw happen; else the earliest from which on it was known to be so."""
     known = list(times)
@@ -116,14 +134,18 @@ async def gather_facts(
     with_log_dirs: bool = True,
 ) -> Facts:
     """Of all topics, or of some; of some `partitions`, what brokers say of these."""
-    description = await describe_cluster(cluster)
-    addresses = [(broker.broker_id, broker.address) for broker in description.brokers]
-    active = [broker.broker_id for broker in description.brokers if not broker.is_fenced]
-    described, quorum, told, log_dirs = await asyncio.gather(
-        describe_partitions(cluster, topics),
+    asked = {broker.broker_id: broker.address for broker in (await describe_cluster(cluster)).brokers}
+    quorum, told = await asyncio.gather(
         _or_why_not(describe_quorum(cluster, timeout_ms=ANSWER_MS)),
-        ask_every(cluster, addresses, partitions, timeout_ms=ANSWER_MS),
-        _log_dirs(cluster, active if with_log_dirs else []),
+        ask_every(cluster, asked.items(), partitions, timeout_ms=ANSWER_MS),
+    )
+    # Whoever was asked first may be cut off from the others, and know only what was.
+    newest = _newest(told)
+    best = None if newest is None else asked.get(newest.broker_id)
+    description = await describe_cluster(cluster, at=best)
+    active = [broker.broker_id for broker in description.brokers if not broker.is_fenced]
+    described, log_dirs = await asyncio.gather(
+        describe_partitions(cluster, topics, at=best), _log_dirs(cluster, active if with_log_dirs else [])
     )
     return Facts(description, quorum, described, told, log_dirs)
 

@@ -5,14 +5,17 @@ Kafka's own requests, answered by any Kafka. What only Tidelog tells is in `repl
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog.client.addresses import Address
-from tidelog.client.cluster import ANY_NODE, CONTROLLER, ClusterClient
+from tidelog.client.cluster import CONTROLLER, ClusterClient
 from tidelog.client.errors import (
     BrokerError,
+    BrokerUnreachableError,
+    ClientError,
     ConnectionLostError,
     RequestTimedOutError,
     UnsupportedRequestError,
@@ -27,6 +30,10 @@ from tidelog.wire.messages import elect_leaders as election_messages
 from tidelog.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 
 METADATA_TOPIC: Final = "__cluster_metadata"
+QUORUM_ASKED_MAX: Final = 5
+"""Brokers that are asked about the quorum at once: some may be cut off from it."""
+QUORUM_OTHERS_S: Final = 0.5
+"""For the others, once one has answered: it may know of an earlier leader only."""
 
 
 class ClusterBroker(NamedTuple):
@@ -84,12 +91,18 @@ class ElectionOutcome(NamedTuple):
     message: str | None
 
 
-async def describe_cluster(cluster: ClusterClient) -> ClusterDescription:
+async def _request(cluster: ClusterClient, key: ApiKey, request: object, at: Address | None) -> Any:
+    """To the broker at an address: one that is cut off from the others knows only what was. Else to whichever we are connected to."""
+    connection = await (cluster.connection() if at is None else cluster.connection_to(at))
+    return await connection.request(key, request)
+
+
+async def describe_cluster(cluster: ClusterClient, *, at: Address | None = None) -> ClusterDescription:
     """The brokers, those that are fenced too where the cluster tells of them (Kafka 4.0 and later)."""
 
     async def ask() -> ClusterDescription:
-        response: DescribeClusterResponse = await cluster.request(
-            ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True)
+        response: DescribeClusterResponse = await _request(
+            cluster, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True), at
         )
         check(response.error_code, "the cluster", response.error_message)
         brokers = [
@@ -101,7 +114,33 @@ async def describe_cluster(cluster: ClusterClient) -> ClusterDescription:
 
 
 async def describe_quorum(cluster: ClusterClient, *, timeout_ms: int | None = None) -> QuorumDescription:
-    """Brokers wait for a leader of the quorum to send the question on to: without one there is no answer in time."""
+    """As the newest leader says it that some of the brokers know of: each sends the question on to the one that it knows, and waits for one if it knows none."""
+
+    async def ask() -> QuorumDescription:
+        brokers = [broker.address for broker in cluster.metadata.brokers.values()][:QUORUM_ASKED_MAX]
+        if not brokers:
+            raise BrokerUnreachableError("no broker is known that could be asked about the quorum")
+        asking = [asyncio.create_task(_ask_quorum(cluster, address, timeout_ms)) for address in brokers]
+        try:
+            for first in asyncio.as_completed(asking):
+                try:
+                    await first
+                except ClientError:
+                    continue
+                await asyncio.wait(asking, timeout=QUORUM_OTHERS_S)
+                break
+            done = [task for task in asking if task.done()]
+            found = [task.result() for task in done if task.exception() is None]
+            # Nobody: why the first one could not tell.
+            return max(found, key=lambda each: each.leader_epoch) if found else done[0].result()
+        finally:
+            for task in asking:
+                task.cancel()
+
+    return await cluster.retrying(ask, timeout_ms=timeout_ms)
+
+
+async def _ask_quorum(cluster: ClusterClient, address: Address, timeout_ms: int | None) -> QuorumDescription:
     request = quorum_messages.DescribeQuorumRequest(
         topics=[
             quorum_messages.RequestTopicData(
@@ -109,29 +148,25 @@ async def describe_quorum(cluster: ClusterClient, *, timeout_ms: int | None = No
             )
         ]
     )
-
-    async def ask() -> QuorumDescription:
-        connection = await cluster.connection(ANY_NODE, lane="quorum")
-        response: quorum_messages.DescribeQuorumResponse = await connection.request(
-            ApiKey.DESCRIBE_QUORUM, request, timeout_ms=timeout_ms
-        )
-        check(response.error_code, "the quorum of controllers", response.error_message)
-        (part,) = response.topics[0].partitions
-        check(part.error_code, "the quorum of controllers", part.error_message)
-        addresses = {
-            node.node_id: Address(node.listeners[0].host, node.listeners[0].port)
-            for node in response.nodes
-            if node.listeners
-        }
-        return QuorumDescription(
-            part.leader_id,
-            part.leader_epoch,
-            part.high_watermark,
-            _replicas(part.current_voters, addresses),
-            _replicas(part.observers, {}),
-        )
-
-    return await cluster.retrying(ask, timeout_ms=timeout_ms)
+    connection = await cluster.connection_to(address, lane="quorum")
+    response: quorum_messages.DescribeQuorumResponse = await connection.request(
+        ApiKey.DESCRIBE_QUORUM, request, timeout_ms=timeout_ms
+    )
+    check(response.error_code, "the quorum of controllers", response.error_message)
+    (part,) = response.topics[0].partitions
+    check(part.error_code, "the quorum of controllers", part.error_message)
+    addresses = {
+        node.node_id: Address(node.listeners[0].host, node.listeners[0].port)
+        for node in response.nodes
+        if node.listeners
+    }
+    return QuorumDescription(
+        part.leader_id,
+        part.leader_epoch,
+        part.high_watermark,
+        _replicas(part.current_voters, addresses),
+        _replicas(part.observers, {}),
+    )
 
 
 def _replicas(
@@ -150,7 +185,7 @@ def _replicas(
 
 
 async def describe_partitions(
-    cluster: ClusterClient, topics: Sequence[str] | None = None
+    cluster: ClusterClient, topics: Sequence[str] | None = None, *, at: Address | None = None
 ) -> list[PartitionDescription]:
     """Of some topics or of all, with eligible leaders and last known ones (KIP-966). Topics that do not exist are left out."""
 
@@ -162,8 +197,8 @@ async def describe_partitions(
                 topics=[partition_messages.TopicRequest(name) for name in sorted(set(topics or ()))],
                 cursor=cursor,
             )
-            response: partition_messages.DescribeTopicPartitionsResponse = await cluster.request(
-                ApiKey.DESCRIBE_TOPIC_PARTITIONS, request
+            response: partition_messages.DescribeTopicPartitionsResponse = await _request(
+                cluster, ApiKey.DESCRIBE_TOPIC_PARTITIONS, request, at
             )
             for topic in response.topics:
                 if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
