@@ -167,17 +167,17 @@ def partition(
         return explain(facts, tp, described, await topic_rules(cluster, tp.topic, described.leader))
 
     found = with_cluster(bootstrap_server, work, **PATIENCE)
-    from tidelog.cli import explain_partition
+    from tidelog.cli import partition_report
 
     if not found.facts.answers:
         warn([NO_REPLICAS])
     if json:
-        print_json(explain_partition.document(found))
+        print_json(partition_report.document(found))
         return
-    print(explain_partition.headline(found))
+    print(partition_report.headline(found))
     print()
-    print_table(explain_partition.COLUMNS, explain_partition.rows(found), right=explain_partition.NUMBERS)
-    print(f"\n{explain_partition.watermark_line(found)}")
+    print_table(partition_report.COLUMNS, partition_report.rows(found), right=partition_report.NUMBERS)
+    print(f"\n{partition_report.watermark_line(found)}")
     _print_findings(found.findings, nothing="\nall replicas are in sync, nothing here looks like a problem")
 
 

@@ -1,4 +1,4 @@
-"""What `explain partition` says: who is in sync and who is not, since when and why, what holds the high watermark, and what to do. Pure: the cluster was asked elsewhere.
+"""What `explain partition` finds: who is not in sync, since when and why, what holds the high watermark, and what to do. Pure: the cluster was asked elsewhere, `partition_report.py` prints it.
 
 A finding is something that is not as it should be, or soon will not be, with its numbers and what to do about it. Of a partition that is well nothing is found.
 """
@@ -6,17 +6,14 @@ A finding is something that is not as it should be, or soon will not be, with it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.cli.cluster_facts import Facts, TopicRules
 from tidelog.cli.cluster_status import since_text
 from tidelog.cli.explain_topic import long_span
 from tidelog.client.cluster_admin import PartitionDescription
 from tidelog.client.metadata import TopicPartition
-from tidelog.client.replica_states import BrokerState, ReplicaState, Since, Standing
-
-COLUMNS = ("broker", "role", "in sync", "end", "behind", "caught up", "broker is", "out of sync because")
-NUMBERS = ("broker", "end", "behind")
+from tidelog.client.replica_states import BrokerState, ReplicaState, Standing
 
 STALLED_MS: Final = 2_000
 """A follower asks again at least every half second, if it can."""
@@ -108,16 +105,16 @@ class _Case:
             waiting = ", ".join(self._broker(broker) for broker in waits_for)
             return Finding(
                 "no leader",
-                f"{what}. Nobody is known to have all of it; last known in sync: {_list(last)}"
+                f"{what}. Nobody is known to have all of it; last known in sync: {listed(last)}"
                 + (f"; away: {waiting}" if waits_for else ""),
-                (f"start {_list(waits_for)}; w" if waits_for else "w")
+                (f"start {listed(waits_for)}; w" if waits_for else "w")
                 + "hen all of them are there, the one with the longest log leads, and it is reported as an unclean election. "
                 + self._last_resort(),
             )
         return Finding(
             "no leader",
-            f"{what}. No replica is in sync; away: {_list(last)}",
-            f"start {_list(last) if last else 'its brokers'}. " + self._last_resort(),
+            f"{what}. No replica is in sync; away: {listed(last)}",
+            f"start {listed(last) if last else 'its brokers'}. " + self._last_resort(),
         )
 
     def _last_resort(self) -> str:
@@ -153,7 +150,7 @@ class _Case:
             what += f", and the high watermark stands at {self.leader.high_watermark}"
             hidden = (self.leader.log_end_offset or 0) - self.leader.high_watermark
             if hidden > 0:
-                what += f": {_records(hidden)} behind it, written with acks=1 or before, stay invisible"
+                what += f": {records_text(hidden)} behind it, written with acks=1 or before, stay invisible"
         out = [broker for broker in self.described.replicas if broker not in self.described.isr]
         return Finding(
             "below min.insync.replicas",
@@ -224,7 +221,7 @@ class _Case:
                 "does not fetch", head, _NOT_FETCHING.format(broker=broker_id, leader=self.described.leader)
             )
         behind = end - standing.log_end_offset
-        head += f". It has {standing.log_end_offset} of {end}, {_records(behind)} behind"
+        head += f". It has {standing.log_end_offset} of {end}, {records_text(behind)} behind"
         if standing.fetched_ms_ago is not None and standing.fetched_ms_ago > STALLED_MS:
             head += f", and last fetched {long_span(standing.fetched_ms_ago)} ago"
             return Finding(
@@ -291,169 +288,12 @@ _NOT_FETCHING: Final = "broker {broker} does not reach broker {leader}: look at 
 
 
 def _any_of(brokers: list[int]) -> str:
-    return f"broker {brokers[0]}" if len(brokers) == 1 else f"one of the brokers {_list(brokers)}"
+    return f"broker {brokers[0]}" if len(brokers) == 1 else f"one of the brokers {listed(brokers)}"
 
 
-def _list(brokers: list[int]) -> str:
+def listed(brokers: list[int]) -> str:
     return ", ".join(map(str, brokers))
 
 
-def _records(count: int) -> str:
+def records_text(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
-
-
-# -- for people -----------------------------------------------------------------------------------------------------
-
-
-def headline(found: Explanation) -> str:
-    described, rules = found.described, found.rules
-    parts = [
-        f"partition {found.tp}",
-        f"leader {described.leader if described.leader >= 0 else 'none'} (epoch {described.leader_epoch})",
-        f"replicas {_list(list(described.replicas))}",
-        f"in sync {_list(list(described.isr)) or 'nobody'}",
-    ]
-    if rules.min_insync_replicas is not None:
-        parts.append(f"min.insync.replicas {rules.min_insync_replicas}")
-    if described.elr:
-        parts.append(f"eligible leaders {_list(list(described.elr))}")
-    if described.last_known_elr:
-        parts.append(f"last known eligible {_list(list(described.last_known_elr))}")
-    return "  ".join(parts)
-
-
-def watermark_line(found: Explanation) -> str:
-    """What is committed, and what the rest waits for."""
-    leader = found.leader
-    if leader is None or leader.high_watermark is None or leader.log_end_offset is None:
-        return "high watermark: nobody who leads tells"
-    watermark, end = leader.high_watermark, leader.log_end_offset
-    if watermark >= end:
-        return f"high watermark {watermark}, the end of the log: everything is committed"
-    line = f"high watermark {watermark} of {end}, {_records(end - watermark)} not committed: "
-    if leader.below_min:
-        return line + "fewer replicas are in sync than min.insync.replicas asks for"
-    holding = [standing for standing in leader.standings if standing.holds_watermark]
-    if not holding:
-        return line + "the next fetch of its followers moves it"
-    return line + "held by " + ", ".join(_holder(found, standing) for standing in holding)
-
-
-def _holder(found: Explanation, standing: Standing) -> str:
-    if standing.broker_id == found.described.leader:
-        return f"broker {standing.broker_id}, the leader, whose disk has {standing.log_end_offset} so far"
-    joining = ", which is about to join" if standing.is_joining else ""
-    end = "nothing in this epoch" if standing.log_end_offset is None else f"{standing.log_end_offset}"
-    return f"broker {standing.broker_id}{joining}, which has {end}"
-
-
-def rows(found: Explanation) -> Iterator[tuple[object, ...]]:
-    facts, described, leader = found.facts, found.described, found.leader
-    standings = {s.broker_id: s for s in leader.standings} if leader is not None else {}
-    for broker_id in described.replicas:
-        absence = facts.absence_of(found.tp, broker_id)
-        end, behind = _end(found, standings.get(broker_id), broker_id)
-        yield (
-            broker_id,
-            _role(found, broker_id),
-            "yes"
-            if broker_id in described.isr
-            else "no"
-            if absence is None
-            else f"no, {since_text(absence.since)}",
-            end,
-            behind,
-            _caught_up(standings.get(broker_id), is_leader=broker_id == described.leader),
-            _broker_is(facts, broker_id),
-            None if absence is None else absence.why,
-        )
-
-
-def _end(found: Explanation, standing: Standing | None, broker_id: int) -> tuple[int | None, int | None]:
-    """Its own word, if it gives it: a leader may have heard nothing of it yet."""
-    own = found.facts.replica(found.tp, broker_id)
-    end = own.log_end_offset if own is not None else None
-    if end is None and standing is not None:
-        end = standing.log_end_offset
-    leader_end = found.leader.log_end_offset if found.leader is not None else None
-    return end, None if end is None or leader_end is None else max(0, leader_end - end)
-
-
-def _role(found: Explanation, broker_id: int) -> str:
-    if broker_id == found.described.leader:
-        return "leader"
-    if broker_id in found.described.elr:
-        return "eligible"
-    own = found.facts.replica(found.tp, broker_id)
-    return "offline" if own is not None and own.role == "offline" else "follower"
-
-
-def _caught_up(standing: Standing | None, *, is_leader: bool) -> str | None:
-    if standing is None or is_leader:
-        return None
-    if standing.caught_up_ms_ago is None:
-        return "not in this epoch"
-    return f"{long_span(standing.caught_up_ms_ago)} ago"
-
-
-def _broker_is(facts: Facts, broker_id: int) -> str:
-    state = facts.state_of(broker_id)
-    if state is None:
-        text = "unknown"
-    elif state.state == "active":
-        text = "active"
-    else:
-        text = f"{state.state} {since_text(state.since)}"
-    return text if facts.silence_of(broker_id) is None else f"{text}, does not answer"
-
-
-# -- for scripts ----------------------------------------------------------------------------------------------------
-
-
-def document(found: Explanation) -> dict[str, Any]:
-    described, leader, facts = found.described, found.leader, found.facts
-    standings = {s.broker_id: s for s in leader.standings} if leader is not None else {}
-    replicas = []
-    for broker_id in described.replicas:
-        standing, own = standings.get(broker_id), facts.replica(found.tp, broker_id)
-        absence, state = facts.absence_of(found.tp, broker_id), facts.state_of(broker_id)
-        end, behind = _end(found, standing, broker_id)
-        replicas.append(
-            {
-                "broker": broker_id,
-                "role": _role(found, broker_id),
-                "in_sync": broker_id in described.isr,
-                "log_end_offset": end,
-                "behind": behind,
-                "joining": standing.is_joining if standing is not None else None,
-                "holds_watermark": standing.holds_watermark if standing is not None else None,
-                "caught_up_ms_ago": standing.caught_up_ms_ago if standing is not None else None,
-                "fetched_ms_ago": standing.fetched_ms_ago if standing is not None else None,
-                "out_because": None if absence is None else absence.why,
-                "out_since": _since(None if absence is None else absence.since),
-                "broker_state": None if state is None else state.state,
-                "broker_since": _since(None if state is None else state.since),
-                "answers": facts.silence_of(broker_id) is None,
-                "problem": own.problem or None if own is not None else None,
-            }
-        )
-    return {
-        "topic": found.tp.topic,
-        "partition": found.tp.partition,
-        "leader": described.leader,
-        "leader_epoch": described.leader_epoch,
-        "leaderless_since": _since(facts.leaderless_since(found.tp)),
-        "isr": list(described.isr),
-        "eligible_leader_replicas": list(described.elr),
-        "last_known_elr": list(described.last_known_elr),
-        "min_insync_replicas": found.rules.min_insync_replicas,
-        "below_min": leader.below_min if leader is not None else None,
-        "high_watermark": leader.high_watermark if leader is not None else None,
-        "log_end_offset": leader.log_end_offset if leader is not None else None,
-        "replicas": replicas,
-        "findings": [finding._asdict() for finding in found.findings],
-    }
-
-
-def _since(since: Since | None) -> dict[str, Any] | None:
-    return None if since is None else {"at_ms": since.at_ms, "is_exact": since.is_exact}
