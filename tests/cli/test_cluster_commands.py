@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -352,6 +353,21 @@ def test_the_live_view(tidelog: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [document["partitions"][0]["log_end_offset"] for document in documents] == [2, 2]
         result = world.say("cluster", "status", "--watch")
         assert result.out.count("HIGH WATERMARK") == 2 and f"{TOPIC}-0" in result.out
+
+        async def kill_all(_: float) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 5:
+                for node in range(3):
+                    await asyncio.to_thread(world.cluster.kill, node)
+            if looks == 6:
+                raise KeyboardInterrupt
+
+        servers = world.cluster.bootstrap_servers
+        monkeypatch.setattr("tidelog.cli.cluster.sleep", kill_all)
+        result = tidelog("cluster", "status", "--watch", "--json", "-b", servers)
+        well, gone = (json.loads(line) for line in result.out.splitlines())
+        assert well["brokers"] and "error" in gone, "it goes on, and says that nobody answers"
 
 
 def test_what_is_named_wrong(tidelog: Run) -> None:

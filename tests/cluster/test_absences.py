@@ -26,7 +26,9 @@ class Watched:
     def __init__(self) -> None:
         self.world = World()
         self.epochs = {broker: self.world.add_broker(broker) for broker in (1, 2, 3)}
-        assert self.world.create(topic("orders", -1, -1, assignments={0: [1, 2, 3]}), topic("other", 1, 1)) == [0, 0]
+        assert self.world.create(
+            topic("orders", -1, -1, assignments={0: [1, 2, 3]}), topic("other", 1, 1)
+        ) == [0, 0]
         self.absences = Absences()
         self._seen: MetadataImage = EMPTY_IMAGE
         self.hear(1000, is_news=False)

@@ -58,10 +58,14 @@ def status(
             _show(await gather_facts(cluster), topics, shows_all=shows_all, json=json)
             return
         from tidelog.cli.cluster_watch import Watch
+        from tidelog.client.errors import ClientError
 
         with Watch(topics, json=json) as view:
             while True:
-                view.show(await gather_facts(cluster, with_log_dirs=False))
+                try:
+                    view.show(await gather_facts(cluster, with_log_dirs=False))
+                except ClientError as error:  # nobody answers: that is what is to be seen, and it may change
+                    view.show_trouble(error)
                 await sleep(interval)
 
     with_cluster(bootstrap_server, work, **PATIENCE)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from tidelog.cli.cluster_facts import Facts
+    from tidelog.client.errors import ClientError
 
 LINES_AROUND: Final = 9
 """Of the screen: headlines, and the frames of two tables."""
@@ -51,6 +52,20 @@ class Watch:
             self._draw(self._live, facts)
         else:
             self._print(facts)
+
+    def show_trouble(self, error: ClientError) -> None:
+        """Nobody could be asked; the next look may find somebody."""
+        if self._json:
+            print_json({"error": str(error)})
+            sys.stdout.flush()
+        elif self._live is not None:
+            from rich.text import Text
+
+            self._live.update(
+                Text(f"{_now()}  Ctrl-C ends it\nno broker tells anything: {error}"), refresh=True
+            )
+        else:
+            print(f"-- {_now()}\nno broker tells anything: {error}\n", flush=True)
 
     def _print(self, facts: Facts) -> None:
         print(f"-- {_now()}")
