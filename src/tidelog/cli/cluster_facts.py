@@ -6,8 +6,8 @@ Asks everybody and waits for nobody long: that a broker does not answer is one o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.admin import Admin, Resource, ResourceType
 from tidelog.client.cluster import ClusterClient
@@ -19,13 +19,15 @@ from tidelog.client.cluster_admin import (
     describe_partitions,
     describe_quorum,
 )
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, RequestTimedOutError
 from tidelog.client.metadata import TopicPartition
 from tidelog.client.offsets import LogDir, log_dirs_of
 from tidelog.client.replica_states import Absence, BrokerState, ReplicaState, Since, Told, ask_every
 
+T = TypeVar("T")
+
 ANSWER_MS: Final = 3_000
-PATIENCE: Final[Mapping[str, Any]] = {"connect_timeout_ms": 3_000, "request_timeout_ms": 10_000}
+PATIENCE: Final[Mapping[str, Any]] = {"connect_timeout_ms": 3_000, "request_timeout_ms": 5_000}
 """For clients of a cluster in which brokers may be dead or stand still."""
 
 
@@ -159,11 +161,14 @@ async def _log_dirs(
     return dict(zip(brokers, answers, strict=True))
 
 
-async def _or_why_not(question: Any) -> Any:
+async def _or_why_not(question: Awaitable[T]) -> T | ClientError:
     try:
-        return await question
+        async with asyncio.timeout(ANSWER_MS / 1000):
+            return await question
     except ClientError as error:
         return error
+    except TimeoutError:
+        return RequestTimedOutError(f"no answer within {ANSWER_MS} ms")
 
 
 async def topic_rules(cluster: ClusterClient, topic: str, leader: int) -> TopicRules:

@@ -53,7 +53,9 @@ def print_table(
 def text(value: object) -> str:
     if value is None:
         return "-"
-    if type(value) in (tuple, list):  # what has a text of its own, like a partition's name, has that
+    if isinstance(value, (tuple, list)) and not hasattr(
+        value, "_fields"
+    ):  # a named one has a text of its own
         return ",".join(map(str, value)) or "-"
     return str(value)
 

@@ -119,6 +119,7 @@ class ClusterClient:
         task = self._opening.get(key)
         if task is None:
             task = asyncio.create_task(self._open(key))
+            task.add_done_callback(_seen)
             self._opening[key] = task
         return await asyncio.shield(task)
 
@@ -271,6 +272,12 @@ class ClusterClient:
             await self.refresh_metadata([])
         except ClientError as error:
             logger.debug("no fresh metadata: %s", error)
+
+
+def _seen(task: asyncio.Task[Connection]) -> None:
+    """Everybody who wanted the connection may have given up: then nobody asks how it failed."""
+    if not task.cancelled():
+        task.exception()
 
 
 class TopicMissingError(BrokerError):

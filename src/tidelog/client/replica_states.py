@@ -13,7 +13,13 @@ from typing import Final, NamedTuple
 from tidelog.client.addresses import Address
 from tidelog.client.cluster import ClusterClient
 from tidelog.client.connection import VersionRange
-from tidelog.client.errors import ClientError, ConnectionLostError, MalformedResponseError, check
+from tidelog.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    MalformedResponseError,
+    RequestTimedOutError,
+    check,
+)
 from tidelog.client.metadata import TopicPartition
 from tidelog.wire.api import ApiKey
 from tidelog.wire.tidelog_api import (
@@ -97,7 +103,7 @@ async def ask_every(
     asked = list(brokers)
     wanted = None if partitions is None else list(partitions)
     answers = await asyncio.gather(
-        *(_ask(cluster, address, wanted, timeout_ms) for _, address in asked), return_exceptions=True
+        *(_ask_in_time(cluster, address, wanted, timeout_ms) for _, address in asked), return_exceptions=True
     )
     found: dict[int, Told | ClientError | None] = {}
     for (broker_id, _), answer in zip(asked, answers, strict=True):
@@ -105,6 +111,17 @@ async def ask_every(
             raise answer
         found[broker_id] = answer
     return found
+
+
+async def _ask_in_time(
+    cluster: ClusterClient, address: Address, partitions: list[TopicPartition] | None, timeout_ms: int
+) -> Told | None:
+    """The time holds for the connection and the answer together."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await _ask(cluster, address, partitions, timeout_ms)
+    except TimeoutError:
+        raise RequestTimedOutError(f"{address} did not answer within {timeout_ms} ms") from None
 
 
 async def _ask(
