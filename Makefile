@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m compileall -q src
 	@touch $@
 
-run: install ## the food-delivery example: a broker, orders and the Spark pipeline, live until Ctrl-C (PORT=, RATE=, FRESH=1)
+run: install ## the food-delivery example: three brokers, orders and the Spark pipeline, live until Ctrl-C (PORT=, RATE=, BROKERS=, FRESH=1)
 	@$(PY) -m examples.food_delivery.run $(if $(PORT),--port $(PORT)) $(if $(BROKERS),--brokers $(BROKERS)) \
 		$(if $(RATE),--rate $(RATE)) $(if $(filter-out 0,$(FRESH)),--fresh)
 

@@ -6,6 +6,7 @@ Nothing outside of it is written, and nothing is removed from a directory that t
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tidelog.cli.local_cluster import LAYOUT_FILE
 from tidelog.errors import TidelogError
 
 HOST: Final = "127.0.0.1"
@@ -54,6 +56,21 @@ class Place:
     @property
     def specification(self) -> Path:
         return self.directory / "pipeline.toml"
+
+    def require_brokers(self, count: int) -> None:
+        """PlaceError if earlier runs had more or fewer: their records are not where this one would look for them."""
+        layout = self.broker / LAYOUT_FILE
+        if layout.exists():
+            before = len(json.loads(layout.read_text())["controller_ports"])
+        elif (self.broker / "meta.properties").exists():
+            before = 1
+        else:
+            return
+        if before != count:
+            raise PlaceError(
+                f"{self.directory} has the data of earlier runs with {before} broker{'s' if before > 1 else ''}: "
+                f"go on with make run BROKERS={before}, or begin anew with make run FRESH=1"
+            )
 
     @contextmanager
     def taken(self, *, fresh: bool) -> Iterator[None]:

@@ -1,6 +1,7 @@
-"""`make run`: broker, generator and pipeline as processes, and what the pipeline finds out, live, until Ctrl-C.
+"""`make run`: three brokers, generator and pipeline as processes, and what the pipeline finds out, live, until Ctrl-C.
 
-Starts them in that order and stops them in the reverse one. A broker or a pipeline that dies ends the run, with its last lines; the results of the others stay.
+Starts them in that order and stops them in the reverse one. One broker of several may die: it is started again, and nothing is lost. A pipeline that dies, or what looks after the
+brokers, ends the run, with its last lines; the results of the others stay.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from tidelog.errors import TidelogError
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX: Final = 60.0
+BROKERS: Final = 3
 # How each is asked to end, and how long it may take.
 STOPPING: Final = {
     "warm-up": (signal.SIGTERM, 2.0),
     "generator": (signal.SIGTERM, 5.0),
     "pipeline": (signal.SIGINT, 45.0),  # it gives running batches 10 s, and Spark 30 s
-    "broker": (signal.SIGTERM, 10.0),
+    "broker": (signal.SIGTERM, 30.0),
 }
 
 
@@ -75,7 +77,9 @@ class Run:
             *("--data-dir", str(place.broker), *several),
         )
         await self._made_topics(broker)
-        say(f"broker on {plan.bootstrap}, data in {place.broker}")
+        say(f"{'brokers' if several else 'broker'} on {plan.bootstrap}, data in {place.broker}")
+        if several:
+            say(f"each is a process of its own, to be killed if you like: {broker.log} says which is which")
         self._start(
             "pipeline",
             *("tidelog.cli.main", "pipeline", "run", place.specification.name, "--brokers", plan.bootstrap),
@@ -209,7 +213,7 @@ def _say_where(plan: Plan) -> None:
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make run", description=__doc__)
     parser.add_argument("--port", type=int, default=9092, help="of the first broker (default %(default)s)")
-    parser.add_argument("--brokers", type=int, default=1, help="how many (default %(default)s)")
+    parser.add_argument("--brokers", type=int, default=BROKERS, help="how many (default %(default)s)")
     parser.add_argument("--rate", type=float, default=RATE, help="orders a second (default %(default)g)")
     parser.add_argument("--directory", type=Path, default=Path("tidelog-run"), help="default ./%(default)s")
     parser.add_argument("--fresh", action="store_true", help="remove what earlier runs left, and begin anew")
@@ -226,6 +230,7 @@ def main(given: list[str] | None = None) -> int:
         for number in range(plan.brokers):
             require_free(plan.port + number)
         with place.taken(fresh=plan.fresh):
+            place.require_brokers(plan.brokers)
             place.write_specification()
             return asyncio.run(run(plan))
     except TidelogError as error:

@@ -45,7 +45,12 @@ from tidelog.wire.messages import (
     unregister_broker,
     update_features,
 )
-from tidelog.wire.tidelog_api import ExplainGroupRequest, ExplainTopicRequest
+from tidelog.wire.tidelog_api import (
+    ExplainGroupRequest,
+    ExplainReplicasRequest,
+    ExplainReplicasTopic,
+    ExplainTopicRequest,
+)
 from tidelog.wire.types import ZERO_UUID
 
 TOPIC_RESOURCE = 2
@@ -256,6 +261,17 @@ def check_explain_topic(wire: Wire, topic: Topic, version: int) -> None:
     assert (segment.base_offset, segment.end_offset, segment.fate) == (0, 1, "active")
     missing = wire.ask(ExplainTopicRequest(topic="no such topic", partition=0), version)
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def check_explain_replicas(wire: Wire, topic: Topic, version: int) -> None:
+    asked = ExplainReplicasTopic(topic=topic.name, partitions=[0, 7])
+    response = wire.ask(ExplainReplicasRequest(topics=[asked]), version)
+    (found,) = response.partitions
+    assert (response.error_code, found.role, found.log_end_offset, found.absent) == (0, "leader", 1, [])
+    (replica,) = found.replicas
+    assert (replica.broker_id, replica.in_sync) == (response.broker_id, True)
+    assert [(each.broker_id, each.state) for each in response.brokers] == [(response.broker_id, "active")]
+    assert topic.name in {each.topic for each in wire.ask(ExplainReplicasRequest(), version).partitions}
 
 
 def check_api_versions(wire: Wire, topic: Topic, version: int) -> None:

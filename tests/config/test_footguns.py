@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tidelog.config import BrokerConfig, TopicConfig
-from tidelog.config.footguns import more_partitions_warnings, topic_warnings
+from tidelog.config.footguns import default_warnings, more_partitions_warnings, topic_warnings
 
 
-def warnings(overrides: dict[str, str], *, replicas: int = 1, partitions: int = 1) -> str:
+def warnings(overrides: dict[str, str], *, replicas: int = 1, partitions: int = 1, brokers: int = 1) -> str:
     values = TopicConfig.resolve(overrides, BrokerConfig.load())
-    return " ".join(topic_warnings(values, replication_factor=replicas, partitions=partitions))
+    return " ".join(
+        topic_warnings(values, replication_factor=replicas, partitions=partitions, brokers=brokers)
+    )
 
 
 @pytest.mark.parametrize("partitions", [1, 1000, 10_000])
@@ -53,7 +55,27 @@ def test_segments_so_small_that_files_run_out() -> None:
 def test_minimum_of_replicas() -> None:
     assert "leader alone" in warnings({"min.insync.replicas": "1"}, replicas=3)
     assert "one broker is down" in warnings({"min.insync.replicas": "3"}, replicas=3)
-    assert "will be refused" in warnings({"min.insync.replicas": "2"}, replicas=1)
+    assert "2 lets one be away." in warnings({"min.insync.replicas": "3"}, replicas=3)
+    assert "it counts as 1, and every record has one copy" in warnings(
+        {"min.insync.replicas": "2"}, replicas=1
+    )
+    assert "it counts as 3, and writes with acks=all stop" in warnings(
+        {"min.insync.replicas": "4"}, replicas=3
+    )
+
+
+def test_one_replica_among_several_brokers() -> None:
+    assert "the replication factor is 1 in a cluster of 3 brokers" in warnings({}, replicas=1, brokers=3)
+    assert warnings({"min.insync.replicas": "2"}, replicas=3, brokers=3) == ""
+
+
+def test_settings_of_brokers_are_those_of_topics_without_their_own() -> None:
+    (single,) = default_warnings({"min.insync.replicas": "1"}, brokers=3)
+    assert "min.insync.replicas is 1 for every topic without a setting of its own" in single
+    assert default_warnings({"min.insync.replicas": "1"}, brokers=1) == []
+    (unclean,) = default_warnings({"unclean.leader.election.enable": "true"}, brokers=3)
+    assert "acknowledged records are lost" in unclean
+    assert default_warnings({"min.insync.replicas": "2", "log.retention.ms": "1"}, brokers=3) == []
 
 
 def test_unclean_elections() -> None:

@@ -76,6 +76,17 @@ async def test_every_result_is_what_plain_python_calculates(
     for happened in (first, second):
         await send(brokers, happened)
         counters = await asyncio.to_thread(run_once, spark, place, brokers)
+    await judge(place, brokers, first, second, counters)
+
+
+async def judge(
+    place: Place,
+    brokers: str,
+    first: list[Event],
+    second: list[Event],
+    counters: Mapping[str, Mapping[str, int]],
+) -> None:
+    """The tables, the database, the topic of results and the dead letters are what plain Python makes of the records that were sent."""
     happened = [*first, *second]
     seen = expected.watched([first, second], DELAY_MS)
     assert len(seen.late) >= 3 and expected.poison(happened), "the records show nothing: take another seed"

@@ -54,6 +54,25 @@ def test_a_directory_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(
+    ("before", "mark", "text"),
+    [(1, "meta.properties", ""), (3, "cluster.json", '{"controller_ports": [1, 2, 3]}')],
+)
+def test_a_run_goes_on_with_as_many_brokers_as_it_had(
+    tmp_path: Path, before: int, mark: str, text: str
+) -> None:
+    place = Place(tmp_path / "run")
+    with place.taken(fresh=False):
+        place.require_brokers(before)
+        place.broker.mkdir()
+        (place.broker / mark).write_text(text)
+        place.require_brokers(before)
+        with pytest.raises(
+            PlaceError, match=f"make run BROKERS={before}, or begin anew with make run FRESH=1"
+        ):
+            place.require_brokers(before + 1)
+
+
 def test_a_port_that_is_taken_is_said_with_the_way_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from examples.food_delivery.place import Place
+from examples.food_delivery.run import BROKERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -91,6 +92,10 @@ def test_results_come_until_ctrl_c_and_then_nothing_is_left(tmp_path: Path) -> N
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+    """The first of three in a row."""
+    while True:
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            port: int = probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for number in range(1, BROKERS):
+                probes.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            return port

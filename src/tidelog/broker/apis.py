@@ -29,6 +29,7 @@ from tidelog.broker.api import (
     elect_leaders,
     envelope,
     explain_group,
+    explain_replicas,
     explain_topic,
     fetch,
     find_coordinator,
@@ -83,7 +84,7 @@ _TABLE: Final = (
     Api(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle, is_forwarded=True),
     Api(ApiKey.DESCRIBE_QUORUM, 0, 2, describe_quorum.handle, is_forwarded=True),
     Api(ApiKey.UPDATE_FEATURES, 0, 2, update_features.handle, is_forwarded=True),
-    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.at_broker),
     Api(ApiKey.UNREGISTER_BROKER, 0, 0, unregister_broker.handle, is_forwarded=True),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
@@ -91,6 +92,7 @@ _TABLE: Final = (
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
     Api(ApiKey.EXPLAIN_GROUP, 0, 0, explain_group.handle, is_listed=False),
     Api(ApiKey.EXPLAIN_TOPIC, 0, 0, explain_topic.handle, is_listed=False),
+    Api(ApiKey.EXPLAIN_REPLICAS, 0, 0, explain_replicas.handle, is_listed=False),
 )
 
 APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _TABLE}
@@ -108,7 +110,7 @@ _BETWEEN_NODES: Final = (
     Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, between_nodes.to_controller),
     Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, between_nodes.to_controller),
     Api(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
-    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.at_controller),
     *(api for api in _TABLE if api.is_forwarded),
 )
 CONTROLLER_APIS: Final[Mapping[int, Api]] = {int(api.key): api for api in _BETWEEN_NODES}

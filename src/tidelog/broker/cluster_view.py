@@ -15,6 +15,7 @@ class BrokerEndpoint(NamedTuple):
     host: str
     port: int
     rack: str | None
+    is_fenced: bool = False
 
 
 class Features(NamedTuple):
@@ -33,13 +34,15 @@ class ClusterView:
         image = self._image()
         return Features(SUPPORTED_FEATURES, image.features, image.offset)
 
-    def endpoints(self, listener_name: str) -> Iterator[BrokerEndpoint]:
-        """Every broker that clients of this listener can reach."""
+    def endpoints(self, listener_name: str, *, fenced_too: bool = False) -> Iterator[BrokerEndpoint]:
+        """Every broker that clients of this listener can reach; `fenced_too`, also those that they could if they were well."""
         for broker in self._image().brokers.values():
-            if not broker.fenced:
+            if not broker.fenced or fenced_too:
                 for endpoint in broker.endpoints:
                     if endpoint.name == listener_name:
-                        yield BrokerEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+                        yield BrokerEndpoint(
+                            broker.broker_id, endpoint.host, endpoint.port, broker.rack, broker.fenced
+                        )
 
     def live_leader(self, topic: TopicImage, index: int, partition: PartitionImage) -> int:
         """The leader, or -1 while there is none that works."""

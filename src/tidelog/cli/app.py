@@ -9,14 +9,17 @@ import typer
 from tidelog import __version__
 from tidelog.cli import (
     bench,
+    cluster,
     config,
     consume,
     dlq,
     explain,
     group,
     log,
+    partition,
     pipeline,
     produce,
+    quorum,
     spark,
     start,
     topic,
@@ -28,7 +31,10 @@ app = plain_typer(
 )
 
 start.register(app)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(quorum.app, name="quorum")
 app.add_typer(topic.app, name="topic")
+app.add_typer(partition.app, name="partition")
 produce.register(app)
 consume.register(app)
 app.add_typer(group.app, name="group")

@@ -92,8 +92,8 @@ def our_name() -> dict[str, Any]:
     return {"client_id": "tidelog-cli", "client_version": __version__}
 
 
-def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-    """Run `work` with a connected cluster client, on an event loop of its own.
+def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitable[T]], **settings: Any) -> T:
+    """Run `work` with a connected cluster client, on an event loop of its own. `settings` are those of the client.
 
     Also for commands that produce or consume: a producer and a consumer wait for their cluster, a command fails at once where there is none.
     """
@@ -105,7 +105,7 @@ def with_cluster(bootstrap_servers: str, work: Callable[[ClusterClient], Awaitab
     from tidelog.client.settings import ClientSettings
 
     async def session() -> T:
-        async with ClusterClient(bootstrap_servers, ClientSettings(**our_name())) as cluster:
+        async with ClusterClient(bootstrap_servers, ClientSettings(**our_name(), **settings)) as cluster:
             return await work(cluster)
 
     # What the client logs for applications, a command says itself, once.

@@ -78,9 +78,11 @@ def set_(
 
         await Admin(cluster).alter_configs(resource, set_=configs)
         if topic is not None:
-            from tidelog.cli.topic_warnings import warnings_for
+            await _warn_of(cluster, topic)
+        else:
+            from tidelog.config.footguns import default_warnings
 
-            warn(await warnings_for(Admin(cluster), await cluster.topic(topic)))
+            warn(default_warnings(configs, brokers=len(cluster.metadata.brokers)))
 
     with_cluster(bootstrap_server, work)
     if json:
@@ -106,12 +108,23 @@ def unset(
         from tidelog.client.admin import Admin
 
         await Admin(cluster).alter_configs(resource, unset=names)
+        if topic is not None:
+            await _warn_of(cluster, topic)  # the default may be what is seldom meant
 
     with_cluster(bootstrap_server, work)
     if json:
         print_json({"resource": str(resource), "unset": names})
     else:
         print(f"changed {resource}: {', '.join(names)} back to the default")
+
+
+async def _warn_of(cluster: ClusterClient, topic: str) -> None:
+    from tidelog.cli.topic_warnings import warnings_for
+    from tidelog.client.admin import Admin
+
+    admin = Admin(cluster)
+    (info,) = await admin.describe_topics([topic])
+    warn(await warnings_for(admin, info))
 
 
 def _resource(topic: str | None, broker: int | None, default: bool) -> Resource:

@@ -10,11 +10,16 @@ import typer
 
 from tidelog.cli.boundary import CommandError, plain_typer, reported, with_cluster
 from tidelog.cli.group import with_groups
-from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_partition
 from tidelog.cli.output import print_json, print_table, warn
 
 if TYPE_CHECKING:
-    from tidelog.cli.explain_group import Explanation, Finding
+    from collections.abc import Sequence
+
+    from tidelog.cli.explain_group import Explanation as GroupExplanation
+    from tidelog.cli.explain_group import Finding
+    from tidelog.cli.explain_partition import Explanation
+    from tidelog.cli.explain_partition import Finding as PartitionFinding
     from tidelog.cli.group_timeline import Rebalance
     from tidelog.client.cluster import ClusterClient
     from tidelog.client.group_description import GroupDescription
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 app = plain_typer("Say why something is as it is, and what to change.")
 
 NO_SEGMENTS = "this broker tells nothing of its segments, only Tidelog does; `tidelog topic describe {topic}` shows offsets and sizes"
+NO_REPLICAS = "these brokers tell nothing of how far their replicas are, only Tidelog does; here is what the metadata says"
 NO_HISTORY = "this broker keeps no history of its groups; here is what Kafka's own description tells"
 
 
@@ -127,11 +133,59 @@ def topic(
         print(reason)
 
 
+@app.command()
+@reported
+def partition(
+    name: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="As in logs: orders-0.")],
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Say who is in sync and who is not, since when and why, what holds the high watermark, and what to do.
+
+    How far replicas are and since when something is so, only Tidelog tells, from its brokers' memory; of any other cluster there is what its metadata says.
+    """
+    parsed = parse_partition(name)
+    if parsed is None:
+        raise typer.BadParameter(
+            f"{name!r} names no partition: write the topic, a hyphen and the number, as in orders-0"
+        )
+    from tidelog.cli.cluster_facts import PATIENCE
+
+    async def work(cluster: ClusterClient) -> Explanation:
+        from tidelog.cli.cluster_facts import gather_facts, topic_rules
+        from tidelog.cli.explain_partition import explain
+        from tidelog.client.cluster import PartitionMissingError, TopicMissingError
+        from tidelog.client.metadata import TopicPartition
+
+        tp = TopicPartition(*parsed)
+        facts = await gather_facts(cluster, topics=[tp.topic], partitions=[tp], with_log_dirs=False)
+        if not facts.partitions:
+            raise TopicMissingError(tp.topic)
+        described = next((p for p in facts.partitions if p.partition == tp.partition), None)
+        if described is None:
+            raise PartitionMissingError(tp, len(facts.partitions))
+        return explain(facts, tp, described, await topic_rules(cluster, tp.topic, described.leader))
+
+    found = with_cluster(bootstrap_server, work, **PATIENCE)
+    from tidelog.cli import partition_report
+
+    if not found.facts.answers:
+        warn([NO_REPLICAS])
+    if json:
+        print_json(partition_report.document(found))
+        return
+    print(partition_report.headline(found))
+    print()
+    print_table(partition_report.COLUMNS, partition_report.rows(found), right=partition_report.NUMBERS)
+    print(f"\n{partition_report.watermark_line(found)}")
+    _print_findings(found.findings, nothing="\nall replicas are in sync, nothing here looks like a problem")
+
+
 # -- for people -----------------------------------------------------------------------------------------------------
 
 
 def _print_history(
-    name: str, told: ToldHistory, description: GroupDescription | None, found: Explanation, count: int
+    name: str, told: ToldHistory, description: GroupDescription | None, found: GroupExplanation, count: int
 ) -> None:
     from tidelog.cli.explain_group import SETTLED
     from tidelog.cli.group_timeline import since_then, span
@@ -168,7 +222,7 @@ def _row(rebalance: Rebalance, unfinished: str) -> tuple[object, ...]:
     return _moment(rebalance.began_ms), took, rebalance.generation, rebalance.why
 
 
-def _print_findings(findings: list[Finding], *, nothing: str) -> None:
+def _print_findings(findings: Sequence[Finding | PartitionFinding], *, nothing: str) -> None:
     for finding in findings:
         print(f"\n{finding.kind}: {finding.what}")
         print(f"  → {finding.advice}")
@@ -201,7 +255,7 @@ def _document(
     told: ToldHistory | None,
     description: GroupDescription | None,
     report: dict[str, Any] | None,
-    found: Explanation,
+    found: GroupExplanation,
 ) -> dict[str, Any]:
     return {
         "group": name,

@@ -35,7 +35,7 @@ class LocalNode(NamedTuple):
 
 
 def plan(root: Path, *, brokers: int, host: str, port: int) -> list[LocalNode]:
-    """The nodes of the cluster in `root`, which is made if there is none."""
+    """The nodes of the cluster in `root`, which is made if there is none. Port 0: any that are free."""
     layout = root / LAYOUT_FILE
     if layout.exists():
         controller_ports = json.loads(layout.read_text())["controller_ports"]
@@ -51,8 +51,9 @@ def plan(root: Path, *, brokers: int, host: str, port: int) -> list[LocalNode]:
         controller_ports = free_ports(host, brokers)
         root.mkdir(parents=True, exist_ok=True)
         layout.write_text(json.dumps({"controller_ports": controller_ports}))
+    ports = [port + number for number in range(brokers)] if port else free_ports(host, brokers)
     return [
-        LocalNode(number, port + number, controller_port, root / f"node-{number}")
+        LocalNode(number, ports[number], controller_port, root / f"node-{number}")
         for number, controller_port in enumerate(controller_ports)
     ]
 
@@ -68,10 +69,31 @@ def free_ports(host: str, count: int) -> list[int]:
             each.close()
 
 
-def write_properties(nodes: list[LocalNode], node: LocalNode, host: str, settings: Mapping[str, str]) -> None:
-    """What `tidelog start --config` reads for one node. `settings` hold for all of them, and win."""
+def require_free(nodes: list[LocalNode], host: str) -> None:
+    """LocalClusterError names the first port that somebody else listens on: a node would find out too late, and over and over."""
+    for node in nodes:
+        for port in (node.port, node.controller_port):
+            try:
+                socket.create_server((host, port)).close()
+            except OSError as error:
+                if port == node.port:
+                    way_out = "stop what uses it, or choose others with --port"
+                else:
+                    way_out = (
+                        "it is where the controller of this cluster has been since its first start: stop what uses it "
+                        "(is this cluster running already?)"
+                    )
+                raise LocalClusterError(
+                    f"node {node.node_id} cannot listen on {host}:{port}: {error.strerror or error}; {way_out}"
+                ) from error
+
+
+def properties(
+    nodes: list[LocalNode], node: LocalNode, host: str, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """The settings of one node. `settings` hold for all of them, and win."""
     replicas = min(3, len(nodes))
-    properties = {
+    return {
         "node.id": str(node.node_id),
         "process.roles": "broker,controller",
         "controller.quorum.voters": ",".join(
@@ -85,5 +107,10 @@ def write_properties(nodes: list[LocalNode], node: LocalNode, host: str, setting
         "offsets.topic.replication.factor": str(replicas),
         **settings,
     }
+
+
+def write_properties(nodes: list[LocalNode], node: LocalNode, host: str, settings: Mapping[str, str]) -> None:
+    """What `tidelog start --config` reads for one node."""
     node.directory.mkdir(parents=True, exist_ok=True)
-    node.properties_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    lines = (f"{name}={value}\n" for name, value in properties(nodes, node, host, settings).items())
+    node.properties_file.write_text("".join(lines))

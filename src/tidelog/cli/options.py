@@ -43,6 +43,12 @@ def parse_assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
+def parse_partition(text: str) -> tuple[str, int] | None:
+    """`orders-0`, as logs and directories name a partition; a topic's own name may have hyphens. None: it is none."""
+    topic, hyphen, number = text.rpartition("-")
+    return (topic, int(number)) if hyphen and topic and number.isascii() and number.isdigit() else None
+
+
 def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
     """`name=value` record headers in order; names may repeat, a text without `=` is a header with a null value."""
     headers: list[tuple[str, bytes | None]] = []

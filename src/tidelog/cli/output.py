@@ -10,7 +10,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def put_out(data: bytes) -> None:
@@ -42,7 +45,7 @@ def print_table(
     """`right` names the columns of numbers."""
     cells = [[text(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        _rich_table(columns, cells, right)
+        _print_rich_table(columns, cells, right)
     else:
         _plain_table(columns, cells, right)
 
@@ -50,7 +53,9 @@ def print_table(
 def text(value: object) -> str:
     if value is None:
         return "-"
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)) and not hasattr(
+        value, "_fields"
+    ):  # a named one has a text of its own
         return ",".join(map(str, value)) or "-"
     return str(value)
 
@@ -65,18 +70,23 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]], right: Sequence
         print("  ".join(parts).rstrip())
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]], right: Sequence[str]) -> None:
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*row)
+    for row in rows:
+        table.add_row(*(text(value) for value in row))
+    return table
+
+
+def _print_rich_table(columns: Sequence[str], cells: list[list[str]], right: Sequence[str]) -> None:
+    from rich.console import Console
+
     # Cell texts are data: square brackets in them are no markup.
-    Console(markup=False, highlight=False).print(table)
+    Console(markup=False, highlight=False).print(rich_table(columns, cells, right))
 
 
 @contextmanager

@@ -105,6 +105,7 @@ def _start_many(
             host=host or DEFAULT_HOST,
             port=DEFAULT_PORT if port is None else port,
             settings=given.values,
+            origins=given.origins,
         )
     except LocalClusterError as error:
         raise ConfigError([str(error)]) from error

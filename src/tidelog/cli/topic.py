@@ -78,8 +78,7 @@ def create(
                     "replication_factor": topic.replication_factor,
                 }
             )
-        if configs or replication_factor is not None:
-            await _warn(cluster, [result["topic"] for result in created if result["created"]])
+        await _warn(cluster, [result["topic"] for result in created if result["created"]])
         return created
 
     results = with_cluster(bootstrap_server, work)

@@ -14,7 +14,12 @@ async def warnings_for(admin: Admin, info: TopicInfo, *, partitions_before: int 
     texts = {entry.name: entry.value for entry in entries if entry.value is not None}
     values = TopicConfig.resolve(texts, BrokerConfig.load())
     replicas = max((len(p.replicas) for p in info.partitions.values()), default=1)
-    found = topic_warnings(values, replication_factor=replicas, partitions=len(info.partitions))
+    found = topic_warnings(
+        values,
+        replication_factor=replicas,
+        partitions=len(info.partitions),
+        brokers=len(admin.cluster.metadata.brokers),
+    )
     if partitions_before is not None:
         compacted = "compact" in values.list("cleanup.policy")
         found += more_partitions_warnings(

@@ -86,6 +86,10 @@ class ClusterClient:
             raise BrokerUnreachableError(f"broker {node} is not (or no longer) part of the cluster")
         return await self._connect_to_any(lane)
 
+    async def connection_to(self, address: Address, *, lane: str = "") -> Connection:
+        """An open connection to a broker by its address: one that the cluster has fenced is no part of the metadata, and may answer all the same."""
+        return await self._connect(address, lane)
+
     async def _connect_to_any(self, lane: str) -> Connection:
         for (address, its_lane), connection in self._connections.items():
             if its_lane == lane and connection.is_open:
@@ -115,6 +119,7 @@ class ClusterClient:
         task = self._opening.get(key)
         if task is None:
             task = asyncio.create_task(self._open(key))
+            task.add_done_callback(_seen)
             self._opening[key] = task
         return await asyncio.shield(task)
 
@@ -267,6 +272,12 @@ class ClusterClient:
             await self.refresh_metadata([])
         except ClientError as error:
             logger.debug("no fresh metadata: %s", error)
+
+
+def _seen(task: asyncio.Task[Connection]) -> None:
+    """Everybody who wanted the connection may have given up: then nobody asks how it failed."""
+    if not task.cancelled():
+        task.exception()
 
 
 class TopicMissingError(BrokerError):

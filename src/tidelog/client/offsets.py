@@ -224,16 +224,17 @@ async def describe_log_dirs(cluster: ClusterClient, *, timeout_ms: int | None = 
     async def ask() -> list[LogDir]:
         await cluster.refresh_metadata([])
         answers = await asyncio.gather(
-            *(_log_dirs_of(cluster, node) for node in sorted(cluster.metadata.brokers))
+            *(log_dirs_of(cluster, node) for node in sorted(cluster.metadata.brokers))
         )
         return [log_dir for answer in answers for log_dir in answer]
 
     return await cluster.retrying(ask, timeout_ms=timeout_ms)
 
 
-async def _log_dirs_of(cluster: ClusterClient, node: int) -> list[LogDir]:
+async def log_dirs_of(cluster: ClusterClient, node: int, *, timeout_ms: int | None = None) -> list[LogDir]:
+    """Of one broker, asked once."""
     response: DescribeLogDirsResponse = await cluster.request(
-        ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), node=node
+        ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), node=node, timeout_ms=timeout_ms
     )
     check(response.error_code, f"log directories of broker {node}")
     return [

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from tidelog.cluster.absences import Absences
 from tidelog.cluster.controller_node import ControllerNode, QuorumWriter
 from tidelog.cluster.fetchers import Fetchers
 from tidelog.cluster.image_change import ImageChange
@@ -158,6 +159,8 @@ class ClusterNode:
             )
         self.metadata.attach(self.quorum, self.controller)
         self.metadata.begin_with(self._newest_sound_snapshot())
+        self.absences = Absences()
+        self.absences.begin_with(self.metadata.image, now_ms=ports.clock.wall_ms())
         self.snapshots = MetadataSnapshots(
             self.quorum,
             limits=settings.snapshots,
@@ -331,6 +334,7 @@ class ClusterNode:
     # ---- cluster.metadata.Audience
 
     def changed(self, change: ImageChange, image: MetadataImage) -> None:
+        self.absences.changed(change, image, now_ms=self.ports.clock.wall_ms(), is_news=self._is_ready)
         self.replicas.changed(change, image)
         self.snapshots.consider(image)
         if self.leaderless.changed(change) or self.id in change.brokers:

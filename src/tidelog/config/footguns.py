@@ -17,6 +17,12 @@ FILES_PER_SEGMENT = 3
 MANY_FILES = 20_000
 FEW_SEGMENTS = 10
 SMALL_SEGMENT_BYTES = 16 * 2**20
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+_UNCLEAN = (
+    "unclean.leader.election.enable is true: when no in-sync replica is left, an older one becomes leader and acknowledged records "
+    "are lost. Leave it off, and elect by hand (`tidelog partition elect --unclean`) when you know that nobody in sync comes back."
+)
 _HOUR_MS = 3_600_000
 _MONTH_MS = 30 * 24 * _HOUR_MS
 _UNITS = ((86_400_000, "d"), (_HOUR_MS, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
@@ -24,13 +30,18 @@ _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def topic_warnings(
-    values: Mapping[str, Value], *, replication_factor: int, partitions: int, open_files: int = MANY_FILES
+    values: Mapping[str, Value],
+    *,
+    replication_factor: int,
+    partitions: int,
+    brokers: int = 1,
+    open_files: int = MANY_FILES,
 ) -> list[str]:
-    """What a topic with these resolved settings will do that its owner may not expect."""
+    """What a topic with these resolved settings will do that its owner may not expect, in a cluster of so many brokers."""
     return [
         *_retention_below_roll(values),
         *_many_segments(values, partitions, open_files),
-        *_replicas(values, replication_factor),
+        *replica_warnings(values, replication_factor=replication_factor, brokers=brokers),
     ]
 
 
@@ -104,29 +115,55 @@ def _segments_by_size(values: Mapping[str, Value]) -> tuple[str, int]:
     return f"segment.bytes of {_size(size)} makes", max(0, _int(values, "retention.bytes")) // size
 
 
-def _replicas(values: Mapping[str, Value], replication_factor: int) -> list[str]:
-    least = _int(values, "min.insync.replicas")
+def replica_warnings(values: Mapping[str, Value], *, replication_factor: int, brokers: int) -> list[str]:
+    """How a topic with these settings may lose records, or stop taking them, in a cluster of so many brokers."""
+    least = _int(values, MIN_INSYNC_REPLICAS)
     warnings = []
     if least > replication_factor:
         warnings.append(
-            f"min.insync.replicas is {least} but there are {replication_factor} replicas: every write with acks=all will "
-            "be refused. Lower min.insync.replicas or add replicas."
+            f"min.insync.replicas is {least} but of replicas there {'is' if replication_factor == 1 else 'are'} only {replication_factor}: no more than these can be asked "
+            f"for, so it counts as {replication_factor}"
+            + (
+                ", and writes with acks=all stop as soon as one broker is down. Lower it below the number of replicas."
+                if replication_factor > 1
+                else ", and every record has one copy. Create the topic with more replicas."
+            )
         )
     elif replication_factor > 1 and least == replication_factor:
         warnings.append(
             f"min.insync.replicas equals the replication factor ({least}): writes with acks=all stop as soon as one "
-            "broker is down, also for a restart."
+            f"broker is down, also for a restart. {least - 1} lets one be away"
+            + (
+                ", but one copy may then be all there is: more replicas would be better."
+                if least == 2
+                else "."
+            )
         )
     elif replication_factor > 1 and least == 1:
         warnings.append(
             f"min.insync.replicas is 1 with {replication_factor} replicas: acks=all can be answered by the leader alone, "
             "and such a record is lost with that broker. 2 is the usual choice."
         )
-    if values["unclean.leader.election.enable"] is True:
+    if replication_factor == 1 and brokers > 1:
         warnings.append(
-            "unclean.leader.election.enable is true: when no in-sync replica is left, an older one becomes leader and "
-            "acknowledged records are lost."
+            f"the replication factor is 1 in a cluster of {brokers} brokers: while the broker with the only copy is away nothing "
+            f"can be written or read, and its disk takes the records with it. {min(3, brokers)} is the usual choice."
         )
+    if values[UNCLEAN_LEADER_ELECTION] is True:
+        warnings.append(_UNCLEAN)
+    return warnings
+
+
+def default_warnings(settings: Mapping[str, str], *, brokers: int) -> list[str]:
+    """Of settings of one broker or of all: what they mean for topics that have none of their own. Texts, as they were given."""
+    warnings = []
+    if settings.get(MIN_INSYNC_REPLICAS) == "1" and brokers > 1:
+        warnings.append(
+            "min.insync.replicas is 1 for every topic without a setting of its own: where there are several replicas, acks=all can be "
+            "answered by the leader alone, and such a record is lost with that broker. 2 is the usual choice."
+        )
+    if settings.get(UNCLEAN_LEADER_ELECTION, "").lower() == "true":
+        warnings.append(f"for every topic without a setting of its own, {_UNCLEAN}")
     return warnings
 
 

@@ -77,7 +77,8 @@ class ElectLeaders:
         if partition is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}")
         if (name, index) in self._elected or not _is_needed(partition, election):
-            raise RequestError(ErrorCode.ELECTION_NOT_NEEDED, f"{name}-{index} has that leader already")
+            which = "its preferred leader" if election is Election.PREFERRED else "a leader"
+            raise RequestError(ErrorCode.ELECTION_NOT_NEEDED, f"{name}-{index} has {which} already")
         rules = rules_for(self._image, name, self._settings, self._may_lead)
         record = partition_change(topic, index, rules, election=election)
         if record is None and election is Election.PREFERRED:

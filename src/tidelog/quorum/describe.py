@@ -35,7 +35,8 @@ def describe(core: QuorumCore, clock: Clock) -> DescribeQuorumResponse:
             last_fetch_timestamp=now_ms,
             last_caught_up_timestamp=now_ms,
         )
-        part.current_voters = [own, *(_state(k, role.replicas[k], clock) for k in sorted(role.replicas))]
+        voters = [own, *(_state(voter, replica, clock) for voter, replica in role.replicas.items())]
+        part.current_voters = sorted(voters, key=lambda voter: voter.replica_id)
         part.observers = [_state(k, role.observers[k], clock) for k in sorted(role.observers)]
     else:
         part.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

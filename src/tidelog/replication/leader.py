@@ -69,7 +69,11 @@ class Standing(NamedTuple):
     broker_id: int
     log_end_offset: int
     in_sync: bool
-    late_seconds: float
+    is_joining: bool
+    """Not in sync, and waited for as if it were: it is about to join."""
+    caught_up_ago: float | None
+    """Seconds. None: it has not caught up in this leader epoch, as far as its leader knows."""
+    fetched_ago: float | None
     holds_watermark: bool
 
 
@@ -259,19 +263,34 @@ class Leader:
     # ---- for people
 
     def standings(self, *, own_end: int, now: float) -> list[Standing]:
-        """Every replica: how far it is, and whether it is what holds the high watermark."""
-        maximal = self.isr.maximal
-        watermark = self._log.high_watermark
+        """Every replica: how far it is, and whether it is what holds the high watermark. While too few are in sync nobody holds it: it stands."""
         ends = {other: replica.log_end_offset for other, replica in self.remotes.items()}
         ends[self._broker_id] = own_end
-        held = min((ends[other] for other in self.replicas if other in maximal), default=watermark)
+        waited_for = [
+            other
+            for other in self.replicas
+            if other in self.isr.maximal or (other in self.remotes and self.remotes[other].is_joining)
+        ]
+        held = min((ends[other] for other in waited_for), default=own_end)
+        is_held = held < self._log.log_end_offset and not self.isr.below_min
         return [
-            Standing(
-                other,
-                ends[other],
-                other in self.isr.committed,
-                now - self.remotes[other].caught_up_at if other in self.remotes else 0.0,
-                other in maximal and ends[other] == held < self._log.log_end_offset,
-            )
+            self._standing(other, ends[other], is_held and other in waited_for and ends[other] == held, now)
             for other in self.replicas
         ]
+
+    def _standing(self, broker_id: int, end: int, holds: bool, now: float) -> Standing:
+        in_sync = broker_id in self.isr.committed
+        replica = self.remotes.get(broker_id)
+        if replica is None:
+            return Standing(broker_id, end, in_sync, False, 0.0, 0.0, holds)
+        has_fetched = replica.has_fetched
+        return Standing(
+            broker_id,
+            end,
+            in_sync,
+            replica.is_joining and not in_sync,
+            # Who is not in sync when an epoch begins counts as late from the start: that is no moment at which it had caught up.
+            now - replica.caught_up_at if has_fetched and replica.has_caught_up else None,
+            now - replica.fetched_at if has_fetched else None,
+            holds,
+        )

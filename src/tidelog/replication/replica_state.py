@@ -24,6 +24,7 @@ class RemoteReplica:
         "broker_id",
         "caught_up_at",
         "fetched_at",
+        "has_caught_up",
         "is_joining",
         "log_end_offset",
         "log_start_offset",
@@ -39,6 +40,8 @@ class RemoteReplica:
         """The last one that an answer has carried to it."""
         self.caught_up_at = caught_up_at
         self.fetched_at = caught_up_at
+        self.has_caught_up = False
+        """In this leader epoch. For people: what is in sync goes by `caught_up_at`."""
         self.is_joining = False
         """Not in the ISR, in time, and free to join: the high watermark waits for it. As of its last fetch, or a later look."""
         self._leader_end_at_fetch = 0
@@ -56,8 +59,10 @@ class RemoteReplica:
         """
         if offset >= leader_end:
             self.caught_up_at = max(self.caught_up_at, now)
+            self.has_caught_up = True
         elif self.has_fetched and offset >= self._leader_end_at_fetch:
             self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+            self.has_caught_up = True
         self.log_end_offset = offset
         self.log_start_offset = log_start_offset
         self.broker_epoch = broker_epoch

@@ -115,12 +115,14 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     EXPLAIN_GROUP = 20001
     EXPLAIN_TOPIC = 20002
+    EXPLAIN_REPLICAS = 20003
 
 
 #: Tidelog's own, never advertised: like `APIS` by key, with a module of `tidelog.wire`.
 TIDELOG_APIS: Final[dict[int, tuple[str, str, int, int, int | None]]] = {
     ApiKey.EXPLAIN_GROUP: ("tidelog_api", "ExplainGroup", 0, 0, 0),
     ApiKey.EXPLAIN_TOPIC: ("tidelog_api", "ExplainTopic", 0, 0, 0),
+    ApiKey.EXPLAIN_REPLICAS: ("tidelog_api", "ExplainReplicas", 0, 0, 0),
 }
 
 #: Above every version: an API without flexible versions compares as "not yet".

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.footgun_log import warn_of_topics
 from tidelog.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
@@ -21,4 +22,9 @@ async def handle(
 ) -> CreateTopicsResponse:
     # A partition is a tenth of the work of a topic.
     entries = len(request.topics) + sum(max(0, topic.num_partitions) for topic in request.topics) // 10
-    return await broker.metadata.submit(lambda controller: controller.create_topics(request), entries=entries)
+    response: CreateTopicsResponse = await broker.metadata.submit(
+        lambda controller: controller.create_topics(request), entries=entries
+    )
+    if not request.validate_only:
+        warn_of_topics(broker, [topic.name for topic in response.topics if not topic.error_code])
+    return response

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker import loggers
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.footgun_log import warn_of_settings
 from tidelog.controller.image import ResourceType
 from tidelog.errors import RequestError
 from tidelog.wire.error_codes import ErrorCode
@@ -36,6 +37,9 @@ async def handle(
     response: IncrementalAlterConfigsResponse = await broker.metadata.submit(
         lambda controller: controller.incremental_alter_configs(request), entries=len(request.resources)
     )
+    for changed in response.responses if not request.validate_only else ():
+        if not changed.error_code:
+            warn_of_settings(broker, changed.resource_type, changed.resource_name)
     response.responses += answers
     return response
 

@@ -230,8 +230,8 @@ def _response(
 ) -> MetadataResponse:
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.view.endpoints(context.connection.listener_name)
+            MetadataResponseBroker(node_id=found.node_id, host=found.host, port=found.port, rack=found.rack)
+            for found in broker.view.endpoints(context.connection.listener_name)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
