@@ -33,6 +33,8 @@ DELIVERY_MS: Final = 240_000
 """Longer than any fault lasts: who may retry for that long loses nothing."""
 REQUEST_MS: Final = 5_000
 """A broker that is paused answers nobody; its clients are to notice before the test is over."""
+METADATA_MS: Final = 1_000
+"""A leader that is cut off from the controller does not know that others lead. It acknowledges nothing and says nothing: as with Kafka, its clients look elsewhere when their metadata are too old."""
 POLL_RECORDS_MAX: Final = 500
 
 
@@ -43,7 +45,7 @@ class Tally(Recorder):
         super().__init__(path)
         self.acknowledged: Counter[tuple[str, int]] = Counter()
         """By producer and partition."""
-        self.end: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         """Of each partition, behind the last record that was acknowledged."""
         self.position: dict[tuple[str, int], int] = {}
         """By reader and partition."""
@@ -53,7 +55,7 @@ class Tally(Recorder):
         index = partition if partition is not None else send.partition
         assert index is not None
         self.acknowledged[send.process, index] += 1
-        self.end[index] = max(self.end.get(index, 0), offset + 1)
+        self.ends[index] = max(self.ends.get(index, 0), offset + 1)
 
     def polled(self, poll: Poll, records: Iterable[tuple[TopicPartition, int, Value]]) -> None:
         records = list(records)
@@ -117,6 +119,7 @@ class ConfluentWriter(_Threaded):
                 "delivery.timeout.ms": DELIVERY_MS,
                 "socket.timeout.ms": REQUEST_MS,
                 "request.timeout.ms": REQUEST_MS,
+                "topic.metadata.refresh.interval.ms": METADATA_MS,
                 **QUICK,
             }
         )
@@ -141,6 +144,7 @@ class OwnWriter(_Threaded):
             linger_ms=2,
             delivery_timeout_ms=DELIVERY_MS,
             request_timeout_ms=REQUEST_MS,
+            metadata_max_age_ms=METADATA_MS,
         ) as inner:
             producer = OwnProducer(inner, self._tally, self.name)
             number = 0
@@ -161,6 +165,7 @@ def _confluent_consumer(bootstrap: str) -> confluent_kafka.Consumer:
             "auto.offset.reset": "error",
             "socket.timeout.ms": REQUEST_MS,
             "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
             **QUICK,
         }
     )
@@ -200,7 +205,11 @@ class OwnReader(_Threaded):
 
     async def _read(self) -> None:
         async with Consumer(
-            self._bootstrap, auto_offset_reset="none", request_timeout_ms=REQUEST_MS, fetch_max_wait_ms=100
+            self._bootstrap,
+            auto_offset_reset="none",
+            request_timeout_ms=REQUEST_MS,
+            metadata_max_age_ms=METADATA_MS,
+            fetch_max_wait_ms=100,
         ) as inner:
             consumer = OwnConsumer(inner, self._tally, self.name, final=self.final)
             partitions = [TopicPartition(self._topic, index) for index in range(self._partitions)]
@@ -294,7 +303,7 @@ class Load:
         self._everything_is_read(partitions)
 
     def _everything_is_read(self, partitions: Iterable[int]) -> None:
-        ends = {index: self.tally.end.get(index, 0) for index in partitions}
+        ends = {index: self.tally.ends.get(index, 0) for index in partitions}
 
         def read() -> bool:
             self._raise_failures()
@@ -317,6 +326,10 @@ class Load:
 
     def acknowledged_in(self, partition: int) -> int:
         return sum(self.tally.acknowledged[writer.name, partition] for writer in self._writers)
+
+    def told(self) -> str:
+        acknowledged, read = sum(self.tally.acknowledged.values()), sum(self.tally.position.values())
+        return f"{acknowledged} records acknowledged, {read} read"
 
     # ---- the judgement
 
