@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 
@@ -69,20 +69,21 @@ class Tally(Recorder):
             return check(self.history, anomalies)
 
 
-class Client(Protocol):
-    name: str
-    failure: BaseException | None
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class _Threaded:
     """A client in a thread of its own. What ends it before its time is kept, and fails the test."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, tally: Tally) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        tally: Tally,
+        *,
+        pace_seconds: float = PACE_SECONDS,
+    ) -> None:
         self.name = name
+        self._pace_seconds = pace_seconds
         self.failure: BaseException | None = None
         self._bootstrap = bootstrap
         self._topic = topic
@@ -94,8 +95,11 @@ class _Threaded:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def begin_stop(self) -> None:
         self._stopping.set()
+
+    def stop(self) -> None:
+        self.begin_stop()
         self._thread.join(DELIVERY_MS / 1000 + 60)
         assert not self._thread.is_alive(), f"{self.name} does not come to an end"
 
@@ -129,7 +133,7 @@ class ConfluentWriter(_Threaded):
             value = f"{self.name}-{number}".encode()
             producer.produce(self._topic, value, partition=number % self._partitions)
             number += 1
-            inner.poll(PACE_SECONDS)
+            inner.poll(self._pace_seconds)
         left = inner.flush(DELIVERY_MS / 1000)
         assert left == 0, f"{left} records are without an answer"
 
@@ -152,7 +156,7 @@ class OwnWriter(_Threaded):
                 value = f"{self.name}-{number}".encode()
                 await producer.send(self._topic, value, partition=number % self._partitions)
                 number += 1
-                await asyncio.sleep(PACE_SECONDS)
+                await asyncio.sleep(self._pace_seconds)
             await producer.flush()
 
 
@@ -234,8 +238,11 @@ class _FinalOwnReader(OwnReader):
 class Load:
     """All four of them. Inside the `with` they go on; at its end the producers get their last answers."""
 
-    def __init__(self, cluster: Processes, topic: str, partitions: int, tally: Tally | None = None) -> None:
-        self.tally = tally or Tally(cluster.root / "history.jsonl")
+    def __init__(
+        self, cluster: Processes, topic: str, partitions: int, *, pace_seconds: float = PACE_SECONDS
+    ) -> None:
+        self.tally = Tally(cluster.root / "history.jsonl")
+        self._pace_seconds = pace_seconds
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
@@ -249,7 +256,14 @@ class Load:
         ]
 
     def _client(self, kind: Callable[..., _Threaded], name: str) -> _Threaded:
-        return kind(name, self._cluster.bootstrap, self._topic, self._partitions, self.tally)
+        return kind(
+            name,
+            self._cluster.bootstrap,
+            self._topic,
+            self._partitions,
+            self.tally,
+            pace_seconds=self._pace_seconds,
+        )
 
     def __enter__(self) -> Self:
         for client in (*self._readers, *self._writers):
@@ -267,14 +281,14 @@ class Load:
         if error is not None:
             error.add_note(f"what clients did is in {self._cluster.root / 'history.jsonl'}")
             for client in (*self._readers, *self._writers):
-                client._stopping.set()  # whoever waits for a broken cluster ends with the process
+                client.begin_stop()  # whoever waits for a broken cluster ends with the process
             return
         self._stop(self._writers)
 
     def _stop(self, clients: Iterable[_Threaded]) -> None:
         clients = list(clients)
         for client in clients:
-            client._stopping.set()
+            client.begin_stop()
         for client in clients:
             client.stop()
         self._raise_failures()

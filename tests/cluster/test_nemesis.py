@@ -39,7 +39,8 @@ def test_random_faults_one_after_the_other(tmp_path: Path, say: Callable[[str], 
     with Processes(tmp_path, proxied=True, settings={"durability": durability}) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.wait_until_in_sync(TOPIC)
-        with Load(cluster, TOPIC, PARTITIONS) as load:
+        # A history of two hundred cycles is to fit into memory twice, as it is and as evidence.
+        with Load(cluster, TOPIC, PARTITIONS, pace_seconds=max(0.01, CYCLES * 0.000_15)) as load:
             nemesis = Nemesis(cluster, load, TOPIC, PARTITIONS, seed=seed, say=say)
             nemesis.run(CYCLES)
         say(f"{load.judge()}: {dict(nemesis.struck)}")
