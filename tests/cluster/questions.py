@@ -16,6 +16,11 @@ from tidelog.wire.messages.describe_quorum import (
     RequestTopicData,
 )
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 
 HOST: Final = "127.0.0.1"
 ANSWER_MS_MAX: Final = 3_000
@@ -65,11 +70,23 @@ def partitions_of(topic: str, port: int) -> dict[int, PartitionView]:
     }
 
 
-async def _ask_all(ports: Iterable[int], request: Any) -> list[Any | None]:
-    return await asyncio.gather(*(_ask(port, request) for port in ports))
+def committed_offsets(group: str, topic: str, partitions: int, port: int) -> dict[int, int] | None:
+    """As one broker tells them; None if it does not answer, or says that it is not the coordinator (yet, or any more)."""
+    topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=list(range(partitions)))]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
+    (response,) = asyncio.run(_ask_all([port], request, at_most=9))
+    if response is None or response.groups[0].error_code:
+        return None
+    found = [each for topic in response.groups[0].topics for each in topic.partitions]
+    assert not any(each.error_code for each in found), found
+    return {each.partition_index: each.committed_offset for each in found}
 
 
-async def _ask(port: int, request: Any) -> Any | None:
+async def _ask_all(ports: Iterable[int], request: Any, *, at_most: int | None = None) -> list[Any | None]:
+    return await asyncio.gather(*(_ask(port, request, at_most) for port in ports))
+
+
+async def _ask(port: int, request: Any, at_most: int | None) -> Any | None:
     try:
         connection = await Connection.open(
             Address(HOST, port),
@@ -80,7 +97,7 @@ async def _ask(port: int, request: Any) -> Any | None:
     except ClientError:
         return None
     try:
-        return await connection.request(spec_of_request(type(request)).key, request)
+        return await connection.request(spec_of_request(type(request)).key, request, at_most=at_most)
     except ClientError:
         return None
     finally:

@@ -37,8 +37,8 @@ def under_load(cluster: Processes) -> Iterator[Load]:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_each_broker_is_killed_in_turn(tmp_path: Path, durability: str) -> None:
-    cluster = Processes(tmp_path, settings={"durability": durability})
+def test_each_broker_is_killed_in_turn(root: Path, durability: str) -> None:
+    cluster = Processes(root, settings={"durability": durability})
     with under_load(cluster) as load:
         for node_id in cluster.node_ids:
             cluster.kill(node_id)
@@ -49,9 +49,9 @@ def test_each_broker_is_killed_in_turn(tmp_path: Path, durability: str) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_all_brokers_are_killed_at_once(tmp_path: Path, durability: str) -> None:
+def test_all_brokers_are_killed_at_once(root: Path, durability: str) -> None:
     """Every partition has a leader again by itself, and nothing is lost: a killed process takes no page cache with it."""
-    cluster = Processes(tmp_path, settings={"durability": durability})
+    cluster = Processes(root, settings={"durability": durability})
     with under_load(cluster) as load:
         for _ in range(3):
             cluster.kill(*cluster.node_ids)
@@ -60,9 +60,9 @@ def test_all_brokers_are_killed_at_once(tmp_path: Path, durability: str) -> None
             cluster.wait_until_in_sync(TOPIC)
 
 
-def test_the_leader_is_paused(tmp_path: Path) -> None:
+def test_the_leader_is_paused(root: Path) -> None:
     """Others take over; when it wakes up it believes that it leads, and must not be believed."""
-    cluster = Processes(tmp_path)
+    cluster = Processes(root)
     with under_load(cluster) as load:
         for partition in range(2):
             leader = cluster.leader_of(TOPIC, partition)
@@ -74,9 +74,9 @@ def test_the_leader_is_paused(tmp_path: Path) -> None:
             load.goes_on()
 
 
-def test_the_leader_is_paused_for_a_moment(tmp_path: Path) -> None:
+def test_the_leader_is_paused_for_a_moment(root: Path) -> None:
     """Nobody needs to take over: producers wait, and go on."""
-    cluster = Processes(tmp_path)
+    cluster = Processes(root)
     with under_load(cluster) as load:
         for seconds in (0.1, 0.5, 1.5):
             leader = cluster.leader_of(TOPIC, 0)
@@ -97,9 +97,9 @@ def network(cluster: Processes) -> Network:
     return cluster.network
 
 
-def test_the_leader_is_cut_off_from_its_followers(tmp_path: Path) -> None:
+def test_the_leader_is_cut_off_from_its_followers(root: Path) -> None:
     """Not from the controller, which therefore lets it lead; without enough in sync it acknowledges nothing. What is led elsewhere goes on."""
-    cluster = Processes(tmp_path, proxied=True)
+    cluster = Processes(root, proxied=True)
     with under_load(cluster) as load:
         partition = not_the_controller(cluster)
         leader = cluster.leader_of(TOPIC, partition)
@@ -116,9 +116,9 @@ def test_the_leader_is_cut_off_from_its_followers(tmp_path: Path) -> None:
         load.goes_on()
 
 
-def test_the_leader_is_cut_off_from_the_controller(tmp_path: Path) -> None:
+def test_the_leader_is_cut_off_from_the_controller(root: Path) -> None:
     """Not from its followers. It is taken for dead, others lead, and it knows nothing of that until the network is whole again."""
-    cluster = Processes(tmp_path, proxied=True)
+    cluster = Processes(root, proxied=True)
     with under_load(cluster) as load:
         partition = not_the_controller(cluster)
         leader = cluster.leader_of(TOPIC, partition)
@@ -132,9 +132,9 @@ def test_the_leader_is_cut_off_from_the_controller(tmp_path: Path) -> None:
         load.goes_on()
 
 
-def test_the_active_controller_is_cut_off(tmp_path: Path) -> None:
+def test_the_active_controller_is_cut_off(root: Path) -> None:
     """From everybody, with the partitions that its broker leads: a new controller is elected, and new leaders by it."""
-    cluster = Processes(tmp_path, proxied=True)
+    cluster = Processes(root, proxied=True)
     with under_load(cluster) as load:
         controller = cluster.controller()
         network(cluster).controllers.isolate(controller)
@@ -149,9 +149,9 @@ def test_the_active_controller_is_cut_off(tmp_path: Path) -> None:
         load.goes_on()
 
 
-def test_connections_between_brokers_are_torn(tmp_path: Path) -> None:
+def test_connections_between_brokers_are_torn(root: Path) -> None:
     """Again and again, all of them: nobody is cut off for long, and nobody may lose anything."""
-    cluster = Processes(tmp_path, proxied=True)
+    cluster = Processes(root, proxied=True)
     with under_load(cluster) as load:
         for _ in range(10):
             for one in cluster.node_ids:
@@ -163,8 +163,8 @@ def test_connections_between_brokers_are_torn(tmp_path: Path) -> None:
             load.goes_on()
 
 
-def test_all_brokers_are_restarted_one_after_the_other(tmp_path: Path) -> None:
-    cluster = Processes(tmp_path)
+def test_all_brokers_are_restarted_one_after_the_other(root: Path) -> None:
+    cluster = Processes(root)
     with under_load(cluster) as load:
         for node_id in cluster.node_ids:
             cluster.stop(node_id)
@@ -174,9 +174,9 @@ def test_all_brokers_are_restarted_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_disk_is_lost(tmp_path: Path, durability: str) -> None:
+def test_a_disk_is_lost(root: Path, durability: str) -> None:
     """That of each node in turn: it comes back with nothing, may not lead before it has everything again, and gets it."""
-    cluster = Processes(tmp_path, settings={"durability": durability})
+    cluster = Processes(root, settings={"durability": durability})
     with under_load(cluster) as load:
         for node_id in cluster.node_ids:
             cluster.kill(node_id)
@@ -187,10 +187,10 @@ def test_a_disk_is_lost(tmp_path: Path, durability: str) -> None:
             load.goes_on()
 
 
-def test_a_rack_is_lost(tmp_path: Path) -> None:
+def test_a_rack_is_lost(root: Path) -> None:
     """Six brokers in three racks: each partition has a replica in each of them. The racks go one after the other, each with two brokers and one of the three controllers."""
     racks = ["a", "b", "c"]
-    cluster = Processes(tmp_path, brokers=6, voters=3, racks=racks)
+    cluster = Processes(root, brokers=6, voters=3, racks=racks)
     with under_load(cluster) as load:
         for view in cluster.view(TOPIC).values():
             assert {racks[node_id % 3] for node_id in view.replicas} == set(racks)
