@@ -113,8 +113,9 @@ crash: install ## kill -9 under load, 50 times (CYCLES=n), and power losses from
 groups: install ## groups of real clients, minutes of them: members killed, brokers restarted, protocols switched
 	$(PYTEST) tests/groups -rs --timeout 600
 
-cluster: install ## three broker processes, killed, paused, stopped and started under load
-	$(PYTEST) tests/cluster -rs --timeout 3600
+cluster: install ## three broker processes under load: each fault by itself, moving coordinators, then CYCLES=200 random faults (SEED=n as before)
+	$(PYTEST) tests/cluster --ignore tests/cluster/test_nemesis.py -rs --timeout 3600
+	TIDELOG_CRASH_CYCLES=$(or $(CYCLES),200) $(if $(SEED),TIDELOG_CRASH_SEED=$(SEED)) $(PYTEST) tests/cluster/test_nemesis.py
 
 pipeline: install ## the pipeline on real Spark, half an hour: every job, a cluster, kills at random instants (KILLS=n)
 	TIDELOG_KILLS=$(or $(KILLS),20) $(PYTEST) tests/spark tests/pipeline -m "not interop" -rs --timeout 3600

@@ -13,6 +13,11 @@ from tidelog.client.settings import ClientSettings
 QUICK = ClientSettings(retry_backoff_ms=5, retry_backoff_max_ms=20, request_timeout_ms=300)
 
 
+def leader(cluster: ClusterClient) -> int | None:
+    found = cluster.metadata.leader_of(TP)
+    return found.leader if found is not None else None
+
+
 async def test_a_silent_broker_is_passed_over_and_asked_last_from_then_on() -> None:
     async with ScriptedCluster() as brokers:
         brokers.silent.add(0)
@@ -30,8 +35,24 @@ async def test_a_broker_that_fell_silent_is_not_tried_first() -> None:
         brokers.silent.update((1, 2))
         async with ClusterClient(brokers.bootstrap, QUICK) as cluster:
             brokers.silent = {0}
-            await cluster.retrying(lambda: cluster.refresh_metadata([]), timeout_ms=2_000)
+            for _ in range(6):
+                await cluster.retrying(lambda: cluster.refresh_metadata([]), timeout_ms=2_000)
             assert [node for node, _ in brokers.asked].count(0) == 3, "its connection, and two questions"
+
+
+async def test_a_broker_that_has_heard_of_no_election_is_not_asked_alone() -> None:
+    """Cut off from its controller it answers as readily as the others, with itself as the leader."""
+    async with ScriptedCluster() as brokers, ClusterClient(brokers.bootstrap, QUICK) as cluster:
+        await cluster.refresh_metadata([TP.topic])
+        assert leader(cluster) == 0
+        brokers.outdated[0] = (0, 0)
+        brokers.elect(1)
+        for _ in range(2):
+            await cluster.refresh_metadata([TP.topic])
+        assert leader(cluster) == 1
+        for _ in range(4):
+            await cluster.refresh_metadata([TP.topic])
+            assert leader(cluster) == 1, "an older epoch is not believed"
 
 
 async def test_a_new_leader_is_found_while_the_old_one_cannot_be_reached() -> None:

@@ -56,10 +56,16 @@ def test_a_new_directory_gets_an_identity_that_stays(disk: SimDisk) -> None:
     assert (again.directory_ids, again.cluster_id) == (ids, logs.cluster_id)
 
 
+def test_a_cluster_keeps_its_id_when_its_nodes_get_other_addresses(disk: SimDisk) -> None:
+    """The id that is given comes from the addresses of the voters."""
+    manager(disk, cluster_id="as-it-began").close()
+    moved = manager(disk, "/a", "/new", cluster_id="by-new-addresses")
+    assert moved.cluster_id == "as-it-began"
+    assert [meta.cluster_id for meta in (d.meta for d in moved.dirs) if meta] == ["as-it-began"] * 2
+
+
 def test_directories_of_another_node_or_cluster_are_refused(disk: SimDisk) -> None:
     manager(disk, cluster_id="mine").close()
-    with pytest.raises(LogDirError, match="belongs to cluster mine, this broker to yours"):
-        manager(disk, cluster_id="yours")
     other = LogManager(disk, SimClock(), Random(2), ["/a"], node_id=2)
     with pytest.raises(LogDirError, match="belongs to node 1, this is node 2"):
         other.open()

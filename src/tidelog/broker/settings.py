@@ -62,7 +62,7 @@ def is_alone(config: BrokerConfig) -> bool:
 
 
 def cluster_id(config: BrokerConfig) -> str | None:
-    """Nodes that are given the same voters are of the same cluster: they agree on its id without a word. A node alone draws one."""
+    """Of a cluster that begins: nodes that are given the same voters agree on its id without a word. A node alone draws one. Directories that have one keep it."""
     if len(voter_addresses(config)) < 2:
         return None
     named = ",".join(sorted(config.list("controller.quorum.voters")))

@@ -32,6 +32,8 @@ ANY_NODE = -1
 """Whichever broker we are already connected to."""
 CONTROLLER = -2
 """The controller, or a broker that forwards to it."""
+FORGIVEN_SECONDS = 60.0
+"""How long a broker that failed us is not asked for metadata while others are there."""
 
 
 class ClusterClient:
@@ -50,7 +52,10 @@ class ClusterClient:
         self._rng = rng or SystemRng()
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
-        self._silent: set[Address] = set()  # could not be connected to, or stopped answering
+        self._silent: dict[Address, float] = {}
+        """Since when: could not be connected to, or stopped answering."""
+        self._asked: list[Address] = []
+        """For metadata, the last one last."""
 
     async def __aenter__(self) -> ClusterClient:
         try:
@@ -91,11 +96,10 @@ class ClusterClient:
         return await self._connect(address, lane)
 
     async def _connect_to_any(self, lane: str) -> Connection:
-        for (address, its_lane), connection in self._connections.items():
+        for (_, its_lane), connection in self._connections.items():
             if its_lane == lane and connection.is_open:
                 return connection
-            if its_lane == lane:
-                self._silent.add(address)
+        self._note_silence(lane)
         failures: list[str] = []
         known = [broker.address for broker in self.metadata.brokers.values()]
         is_stuck = self.settings.metadata_recovery_strategy == "none" and bool(known)
@@ -109,6 +113,41 @@ class ClusterClient:
                     raise
                 failures.append(str(error))
         raise BrokerUnreachableError("; ".join(failures))
+
+    async def _connect_to_another(self) -> Connection:
+        """For metadata: not whom we asked the last time, if anybody else can be had.
+
+        A broker that is cut off from its controller answers as readily as any other, and has heard of no election since: asked alone, it would be believed for ever.
+        """
+        self._note_silence("")
+        last = self._asked[-1] if self._asked else None
+        now = asyncio.get_running_loop().time()
+        ready = [address for (address, lane), each in self._connections.items() if not lane and each.is_open]
+        ready.sort(key=lambda address: self._asked.index(address) if address in self._asked else -1)
+        others = [broker.address for broker in self.metadata.brokers.values()]
+        others = [
+            each for each in others if now - self._silent.get(each, -FORGIVEN_SECONDS) >= FORGIVEN_SECONDS
+        ]
+        connection = None
+        for address in dict.fromkeys([*ready, *others]):
+            if address == last:
+                continue
+            try:
+                connection = await self._connect(address, "")
+                break
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+        connection = connection or await self._connect_to_any("")
+        self._asked = [address for address in self._asked if address != connection.address]
+        self._asked.append(connection.address)
+        return connection
+
+    def _note_silence(self, lane: str) -> None:
+        now = asyncio.get_running_loop().time()
+        for (address, its_lane), connection in self._connections.items():
+            if its_lane == lane and not connection.is_open:
+                self._silent.setdefault(address, now)
 
     async def _connect(self, address: Address, lane: str) -> Connection:
         key = (address, lane)
@@ -133,10 +172,10 @@ class ClusterClient:
                 connect_timeout_ms=self.settings.connect_timeout_ms,
             )
             self._connections[key] = connection
-            self._silent.discard(key[0])
+            self._silent.pop(key[0], None)
             return connection
         except ClientError:
-            self._silent.add(key[0])
+            self._silent[key[0]] = asyncio.get_running_loop().time()
             raise
         finally:
             self._opening.pop(key, None)
@@ -148,7 +187,7 @@ class ClusterClient:
     ) -> ClusterMetadata:
         """Ask about some topics (none: only the brokers; None: every topic). `create` lets the broker auto-create."""
         names = None if topics is None else sorted(set(topics))
-        connection = await self._connect_to_any("")
+        connection = await self._connect_to_another()
         response: MetadataResponse = await connection.request(
             ApiKey.METADATA,
             MetadataRequest(

@@ -89,10 +89,6 @@ class LogDir:
         """Check that the directory is ours, or make it so."""
         meta = self.meta
         if meta is not None:
-            if meta.cluster_id != cluster_id:
-                raise LogDirError(
-                    f"{self.path} belongs to cluster {meta.cluster_id}, this broker to {cluster_id}"
-                )
             if meta.node_id != node_id:
                 raise LogDirError(f"{self.path} belongs to node {meta.node_id}, this is node {node_id}")
             if meta.directory_id is not None:
@@ -189,13 +185,16 @@ def read_all(disk: Disk, paths: tuple[str, ...]) -> list[LogDir]:
 
 
 def agree_on_cluster_id(directories: list[LogDir], cluster_id: str | None, rng: Rng) -> str:
-    """The cluster id given, else the one on disk, else a new one."""
+    """The one on disk, else the one given, else a new one.
+
+    What is on disk was true when the cluster was made, whatever addresses its nodes have now. Whom a node of another cluster talks to refuses it (INCONSISTENT_CLUSTER_ID).
+    """
     found = {
         directory.meta.cluster_id: directory.path for directory in directories if directory.meta is not None
     }
     if len(found) > 1:
         listed = ", ".join(f"{path}: {cluster}" for cluster, path in sorted(found.items()))
         raise LogDirError(f"the log directories belong to different clusters ({listed})")
-    if cluster_id is not None:
-        return cluster_id
-    return next(iter(found)) if found else checkpoints.encode_uuid(_directory_id(rng))
+    if found:
+        return next(iter(found))
+    return cluster_id if cluster_id is not None else checkpoints.encode_uuid(_directory_id(rng))

@@ -44,6 +44,8 @@ class ScriptedCluster:
         self.asked: list[tuple[int, ApiKey]] = []
         self.codes: dict[ApiKey, list[ErrorCode]] = {}
         """What the next answers of an API say, before they are as they should be."""
+        self.outdated: dict[int, tuple[int, int]] = {}
+        """Nodes that still tell of this leader and epoch."""
         self.has_forgotten_epochs = False
         self.records_at_once = 1_000
         self._servers: dict[int, asyncio.Server] = {}
@@ -117,7 +119,7 @@ class ScriptedCluster:
                 METADATA=(0, 12), FETCH=(4, 12), OFFSET_FOR_LEADER_EPOCH=(2, 4), LIST_OFFSETS=(1, 9)
             )
         if header.api_key == ApiKey.METADATA:
-            return self._metadata(body)
+            return self._metadata(node, body)
         code = self._code(node, ApiKey(header.api_key))
         if header.api_key == ApiKey.FETCH:
             return await self._fetch(node, body, code)
@@ -137,13 +139,14 @@ class ScriptedCluster:
             return codes.pop(0)
         return ErrorCode.NONE if node == self.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def _metadata(self, body: Any) -> metadata.MetadataResponse:
+    def _metadata(self, node: int, body: Any) -> metadata.MetadataResponse:
+        leader, leader_epoch = self.outdated.get(node, (self.leader, self.leader_epoch))
         partition = metadata.MetadataResponsePartition(
             partition_index=0,
-            leader_id=self.leader,
-            leader_epoch=self.leader_epoch,
+            leader_id=leader,
+            leader_epoch=leader_epoch,
             replica_nodes=list(range(NODES)),
-            isr_nodes=[self.leader],
+            isr_nodes=[leader],
         )
         asked = body.topics is None or any(topic.name == TP.topic for topic in body.topics)
         return metadata.MetadataResponse(
