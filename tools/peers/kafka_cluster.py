@@ -1,7 +1,8 @@
 """Three nodes of Apache Kafka on loopback, to be killed, stopped and paused one by one: the referee of failovers.
 
 Owns how the nodes find each other (each is broker and controller), what a test may do to them, and waiting for what follows. Nodes have small heaps and the serial collector,
-and hear of each other's death sooner than stock ones: this cluster judges, it is never measured. No process outlives the `with`.
+and hear of each other's death sooner than stock ones: such a cluster judges, it is never measured. With `stock=True` it has Kafka's own settings and Java options, to be measured.
+No process outlives the `with`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
 
-from tools.peers.kafka import KafkaPeer, class_path
+from tools.peers.kafka import SERVER_OPTIONS, KafkaPeer, class_path
 from tools.peers.leaders import NO_LEADER, Led, partitions_of
 from tools.peers.maven import java
 from tools.peers.process import PeerFailedError
@@ -32,38 +33,47 @@ NODE_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
 )
+JUDGING = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "4000",
+    # Else what a paused leader or controller was asked keeps the others waiting for half a minute.
+    "replica.socket.timeout.ms": "3000",
+    "controller.socket.timeout.ms": "3000",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "offsets.topic.num.partitions": "1",  # so that one broker coordinates every group
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 class _Node(KafkaPeer):
     def __init__(
-        self, node_id: int, *, port: int, controller_ports: list[int], overrides: dict[str, str]
+        self,
+        node_id: int,
+        *,
+        port: int,
+        controller_ports: list[int],
+        overrides: dict[str, str],
+        java_options: tuple[str, ...],
     ) -> None:
         super().__init__(name=f"kafka node {node_id}", port=port)
+        self._java_options = java_options
         self._controller_port = controller_ports[node_id]
         voters = (f"{number}@127.0.0.1:{each}" for number, each in enumerate(controller_ports))
         copies = str(len(controller_ports))
         self._overrides = {
             "node.id": str(node_id),
             "controller.quorum.voters": ",".join(voters),
-            "broker.heartbeat.interval.ms": "500",
-            "broker.session.timeout.ms": "4000",
-            # Else what a paused leader or controller was asked keeps the others waiting for half a minute.
-            "replica.socket.timeout.ms": "3000",
-            "controller.socket.timeout.ms": "3000",
-            "num.network.threads": "2",
-            "num.io.threads": "2",
             "offsets.topic.replication.factor": copies,
-            "offsets.topic.num.partitions": "1",  # so that one broker coordinates every group
             "transaction.state.log.replication.factor": copies,
             "share.coordinator.state.topic.replication.factor": copies,
-            "group.initial.rebalance.delay.ms": "0",
             **overrides,
         }
 
     def command(self) -> list[str]:
         return [
             java(),
-            *NODE_OPTIONS,
+            *self._java_options,
             "-cp",
             class_path(self.version),
             "kafka.Kafka",
@@ -74,11 +84,17 @@ class _Node(KafkaPeer):
 class KafkaCluster:
     """`with KafkaCluster() as cluster:` starts all nodes and waits until each serves clients. Nodes are numbered from 0."""
 
-    def __init__(self, brokers: int = 3, overrides: dict[str, str] | None = None) -> None:
-        ports = _free_ports(2 * brokers)
+    def __init__(
+        self, brokers: int = 3, overrides: dict[str, str] | None = None, *, stock: bool = False
+    ) -> None:
+        ports = free_ports(2 * brokers)
         self.nodes = [
             _Node(
-                number, port=ports[number], controller_ports=ports[brokers:], overrides=dict(overrides or {})
+                number,
+                port=ports[number],
+                controller_ports=ports[brokers:],
+                overrides=({} if stock else JUDGING) | (overrides or {}),
+                java_options=SERVER_OPTIONS if stock else NODE_OPTIONS,
             )
             for number in range(brokers)
         ]
@@ -212,7 +228,7 @@ class KafkaCluster:
         return found
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Below those that the kernel gives to connections: else, while a node is down, one that looks for it could take its port, or even find itself there."""
     ports: dict[int, None] = {}
     while len(ports) < count:
