@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench import children, latency, load, memory_at_hand
 from bench.cluster_peers import BROKERS, MeasuredCluster
@@ -74,7 +74,7 @@ def client_cpu(label: str) -> Metric:
     return Metric(f"client CPU per GB, {label}", "s", False)
 
 
-def produce(cluster: MeasuredCluster, topic: str, cell: Cell) -> float:
+def produce(cluster: MeasuredCluster, topic: str, cell: Cell, *, partitions: int = PARTITIONS) -> float:
     """Seconds until every record is acknowledged by leader and followers."""
     return children.run(
         load.produce,
@@ -83,7 +83,7 @@ def produce(cluster: MeasuredCluster, topic: str, cell: Cell) -> float:
         record_bytes=cell.record_bytes,
         records=cell.records,
         codec=cell.codec,
-        partitions=PARTITIONS,
+        partitions=partitions,
         batch_bytes=cell.batch_bytes,
     )
 
@@ -136,13 +136,13 @@ def loads() -> list[ClusterLoad]:
 
 
 def warm_up(cluster: MeasuredCluster, seconds: float) -> None:
-    """Let a JIT compile and caches fill before anything counts."""
+    """Let a JIT compile and caches fill before anything counts: every kind of load, again and again, for so long."""
     unused = Results(baseline="")
     until = time.monotonic() + seconds
-    cells = (Cell(1024, 60 * MB), Cell(1024, 30 * MB, batch_bytes=SMALL_BATCH_BYTES))
     while True:
-        for cell in cells:
-            throughput(cell).run(cluster, unused)
+        for cell in CELLS:
+            throughput(replace(cell, volume=cell.volume // 8)).run(cluster, unused)
+        for linger_ms in (latency.LINGER_MS, 0):
+            steady(linger_ms, seconds=1.0, skip_seconds=1.0).run(cluster, unused)
         if time.monotonic() > until:
             break
-    steady(latency.LINGER_MS, seconds=1.0, skip_seconds=1.0).run(cluster, unused)
