@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=0, help="also name so many functions that took most")
     options = parser.parse_args()
     if shutil.which("perf") is None:
-        sys.exit("perf is not installed (Debian: linux-perf); bench.cluster_profile can do nothing without it")
+        sys.exit(
+            "perf is not installed (Debian: linux-perf); bench.cluster_profile can do nothing without it"
+        )
     console = Console(width=170, markup=False)
     table = Table(
         "load",
