@@ -409,17 +409,16 @@ def test_held_entries_are_written_together_and_found_before_and_after() -> None:
     assert index.entries == 4
 
 
-def test_held_entries_that_cannot_be_written_are_not_there() -> None:
+def test_held_entries_that_cannot_be_written_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = sim_disk()
     index = offset_index(disk)
     index.append(BASE + 1, 100)
     index.hold()
     index.append(BASE + 5, 200)
-    write_at = index.file.write_at
-    index.file.write_at = _full  # type: ignore[method-assign]
-    with pytest.raises(DiskError):
-        index.let_go()
-    index.file.write_at = write_at  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(index.file), "write_at", _full)
+        with pytest.raises(DiskError):
+            index.let_go()
     assert index.entries == 1
     index.truncate_to(BASE + 5)
     index.append(BASE + 5, 200)
