@@ -13,11 +13,11 @@ EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help install run broker test lint fmt bench bench-spark micro profile soak scale sim fuzz failover interop crash clients docs constraints clean groups cluster pipeline
+.PHONY: help install run broker test lint fmt bench bench-cluster bench-spark micro profile soak scale sim fuzz failover interop crash clients docs constraints clean groups cluster pipeline
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
-		while IFS='|' read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
+		while IFS='|' read -r verb text; do printf '  make %-13s %s\n' "$$verb" "$$text"; done
 
 install: $(STAMP) ## create .venv with the pinned versions (instant when nothing changed)
 
@@ -68,6 +68,9 @@ fmt: install ## format and fix what can be fixed
 bench: install ## measure beside Apache Kafka on this machine, an hour (BENCH="--quick" for three)
 	$(PY) -m bench.run $(BENCH)
 
+bench-cluster: install ## three brokers beside three of Apache Kafka, half an hour (BENCH="--rounds 1 --scenarios 'throughput-*'" for less)
+	$(PY) -m bench.cluster $(BENCH)
+
 bench-spark: install ## Spark's source and sink beside Spark's own Kafka connector, three quarters of an hour (BENCH="--quick" to try it)
 	$(PY) -m bench.spark $(BENCH)
 
@@ -80,6 +83,7 @@ micro: install ## microseconds of the hot paths, beside their budgets
 
 profile: install ## where the broker's processor time goes under load, by perf
 	$(PY) -m bench.profile $(PROFILE)
+	$(PY) -m bench.cluster_profile
 
 soak: install ## memory under full load with slow consumers, flat or not (MINUTES=50: 25 to warm up, 25 judged)
 	$(PY) -m bench.soak --minutes $(or $(MINUTES),50) $(SOAK)

@@ -24,6 +24,8 @@ BUDGETS: dict[str, float] = {
     "tail read, everything fits": 2.6,
     "random seek by offset": 32.0,
     "flush ticket, begin and finish": 40.0,
+    # storage/log_append.py: one of fifty batches in an answer, its CRC, its index entry and its part of the writes
+    "append as follower, per batch of 4 KiB": 11.0,
     # broker/api/produce.py, the write included
     "produce request v7, one record": 20.0,
     "produce request v10, one record": 21.0,

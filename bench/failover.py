@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.failover_saturate import saturate
 from bench.failover_tries import KILL, KINDS, PAUSE, STOP, Spread, TriesFile, Try, missed, rows
 from bench.failover_watch import Watch, Writers
-from tools.peers.kafka_cluster import STOCK, KafkaCluster
+from tools.peers.kafka_cluster import KafkaCluster
 from tools.peers.node_cluster import NodeCluster
 from tools.peers.process import PeerUnavailableError
 from tools.peers.tidelog_cluster import TidelogCluster
@@ -51,11 +51,11 @@ def cluster_of(peer: str) -> NodeCluster:
         case "tidelog":
             return TidelogCluster(settings=SAFE)
         case "tidelog-replicated":
-            return TidelogCluster(settings=SAFE | {"durability": "replicated"})
+            return TidelogCluster(durability="replicated", settings=SAFE)
         case "kafka":
-            return KafkaCluster(overrides=STOCK | SAFE)
+            return KafkaCluster(overrides=SAFE, stock=True)
         case "kafka-tuned":
-            return KafkaCluster(overrides=STOCK | OUR_TIMES | SAFE)
+            return KafkaCluster(overrides=OUR_TIMES | SAFE, stock=True)
     raise ValueError(peer)
 
 

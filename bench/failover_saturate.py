@@ -102,7 +102,7 @@ def events(cluster: NodeCluster) -> Events:
 
 def saturate(minutes: float, durability: str, console: Console) -> int:
     """The exit status: 0 when nobody was suspected."""
-    with TidelogCluster(settings=SETTINGS | {"durability": durability}) as cluster:
+    with TidelogCluster(durability=durability, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         placed = [[(number + copy) % NODES for copy in range(NODES)] for number in range(NODES)]
         for created in admin.create_topics(

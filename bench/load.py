@@ -50,10 +50,12 @@ def produce(
     codec: str = "none",
     partitions: int = 1,
     stored_before: int = 0,
+    batch_bytes: int = PRODUCER_SETTINGS["batch.size"],
 ) -> float:
     """Seconds from the first record handed over until the last is acknowledged."""
     settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "log_level": 0}
-    producer = BareProducer(settings | PRODUCER_SETTINGS, topic, payload.values(record_bytes))
+    settings |= PRODUCER_SETTINGS | {"batch.size": batch_bytes}
+    producer = BareProducer(settings, topic, payload.values(record_bytes))
     producer.connect(STALL_SECONDS_MAX)  # and informed before the clock starts
     sent = calls = 0
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from bench.timing import Stopwatch, Timing
-from tidelog.records.batch import BatchHeader, read_header, write_crc
+from tidelog.records.batch import BatchHeader, patched_prefix, read_header, write_crc
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.storage.log import Log
@@ -29,6 +29,7 @@ NOW_MS = 1_700_000_000_000
 SIZE_BYTES = 64 << 20
 VALUE_BYTES = 100
 ROUND_CALLS = 500
+FOLLOWED_BATCHES = 50
 
 Thing = TypeVar("Thing")
 
@@ -56,6 +57,7 @@ def run(root: str, size: int, value_bytes: int) -> Iterator[Timing]:
     yield Timing("random seek by offset", time_seeks(log, offsets))
     yield Timing("random seek by timestamp", time_timestamps(log, offsets[:2000]))
     yield Timing("flush ticket, begin and finish", time_tickets(log, value_bytes))
+    yield Timing("append as follower, per batch of 4 KiB", time_following(root))
     log.close_cleanly()
     end = log.log_end_offset
     with Stopwatch() as watch:
@@ -116,6 +118,25 @@ def time_idempotent(log: Log, value_bytes: int) -> float:
     batches = [build_batch(records, producer_id=1, producer_epoch=0, base_sequence=n) for n in range(20_000)]
     pairs = [(batch, read_header(batch)) for batch in batches]
     return each(pairs, lambda pair: log.append_as_leader(*pair, leader_epoch=0, now_ms=NOW_MS))
+
+
+def time_following(root: str) -> float:
+    """What a leader's answer of `FOLLOWED_BATCHES` costs a follower for each: checks, an index entry, and its part of the writes."""
+    config = LogConfig(segment_bytes=2 << 30)
+    log = open_log(PosixDisk(), f"{root}/follower-0", "follower", 0, config=config, now_ms=NOW_MS)
+    template = bytearray(batch_of(4200, NOW_MS))
+
+    def answer(first: int) -> bytes:
+        batches = []
+        for number in range(first, first + FOLLOWED_BATCHES):
+            batch, header = stamped(template, NOW_MS + number)
+            batches.append(patched_prefix(number, header.batch_length, 0) + bytes(batch[16:]))
+        return b"".join(batches)
+
+    answers = [answer(number * FOLLOWED_BATCHES) for number in range(400)]
+    seconds = each(answers, lambda records: log.append_as_follower(records, now_ms=NOW_MS, leader_epoch=0))
+    log.close_cleanly()
+    return seconds / FOLLOWED_BATCHES
 
 
 def time_sequential(log: Log) -> float:

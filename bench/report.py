@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from bench.results import Metric, Ratio, Results
 from bench.scenarios import MACHINE, READ_LIMIT, SYNC_LIMIT, WRITE_LIMIT, limit_metric
-from bench.targets import SIZES, judge
+from bench.targets import SIZES, TARGETS, Target, judge
 
 Rows = list[list[str]]
 
@@ -57,7 +59,7 @@ def rows(results: Results, peers: list[str]) -> Rows:
 TARGET_HEADER = ["target", "of", "beside", "aim", "measured", "rounds", "verdict"]
 
 
-def target_rows(results: Results) -> Rows:
+def target_rows(results: Results, targets: Sequence[Target] = TARGETS) -> Rows:
     return [
         [
             verdict.target.metric,
@@ -68,7 +70,7 @@ def target_rows(results: Results) -> Rows:
             f"{verdict.rounds_met} of {verdict.rounds}",
             "met" if verdict.is_met else "missed",
         ]
-        for verdict in judge(results)
+        for verdict in judge(results, targets)
     ]
 
 
@@ -97,11 +99,13 @@ def print_table(results: Results, peers: list[str], console: Console) -> None:
     _print(console, title, header(results, peers), rows(results, peers))
 
 
-def print_all(results: Results, peers: list[str], console: Console) -> None:
+def print_all(
+    results: Results, peers: list[str], console: Console, targets: Sequence[Target] = TARGETS
+) -> None:
     print_table(results, peers, console)
     if shares := limit_rows(results, peers):
         _print(console, "of the machine's own limit: the same bytes without a broker", ["", *peers], shares)
-    if judged := target_rows(results):
+    if judged := target_rows(results, targets):
         _print(console, "targets, judged by the median of the rounds", TARGET_HEADER, judged)
 
 
@@ -114,11 +118,11 @@ def _print(console: Console, title: str, names: list[str], lines: Rows) -> None:
     console.print(table)
 
 
-def markdown(results: Results, peers: list[str]) -> str:
+def markdown(results: Results, peers: list[str], targets: Sequence[Target] = TARGETS) -> str:
     parts = [_markdown_table(header(results, peers), rows(results, peers))]
     if shares := limit_rows(results, peers):
         parts += ["Of the machine's own limit:", _markdown_table(["", *peers], shares)]
-    if judged := target_rows(results):
+    if judged := target_rows(results, targets):
         parts += ["Targets:", _markdown_table(TARGET_HEADER, judged)]
     return "\n\n".join(parts)
 

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -70,11 +70,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def usable_peers(wanted: list[str], console: Console) -> list[str]:
+def usable_peers(wanted: list[str], console: Console, offered: Collection[str] = PEERS) -> list[str]:
     """The peers that this machine can run; says plainly which it cannot, and why."""
-    unknown = [name for name in wanted if name not in PEERS]
+    unknown = [name for name in wanted if name not in offered]
     if unknown:
-        sys.exit(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")
+        sys.exit(f"no peer is called {', '.join(unknown)}; there are {', '.join(offered)}")
     if any(name.startswith("kafka") for name in wanted):
         try:
             java()

@@ -7,6 +7,7 @@ the Kafka that flushes every batch.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,11 +95,11 @@ class Verdict(NamedTuple):
         }
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: Results, targets: Sequence[Target] = TARGETS) -> list[Verdict]:
     """A verdict for each target whose peers were measured."""
     metrics = {metric.name: metric for metric in results.samples}
     verdicts = []
-    for target in TARGETS:
+    for target in targets:
         metric = metrics.get(target.metric)
         values = _measured(results, metric, target) if metric is not None else []
         if metric is not None and values:

@@ -18,9 +18,9 @@ DELETION_SECONDS_MAX = 20.0
 QUICK_DELETION = {"log.segment.delete.delay.ms": "100"}
 
 
-def create_topic(bootstrap: str, topic: str, *, partitions: int = 1) -> None:
+def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(30)
     for number in range(partitions):
         _wait_for_leader(bootstrap, topic, number)
 
@@ -28,15 +28,26 @@ def create_topic(bootstrap: str, topic: str, *, partitions: int = 1) -> None:
 def _wait_for_leader(bootstrap: str, topic: str, partition: int) -> None:
     """Kafka says that a topic is created a moment before it serves it."""
     deadline = time.monotonic() + LEADER_SECONDS_MAX
-    with RawConnection(bootstrap) as connection:
-        while True:
+    while True:
+        try:
+            _end_offset(bootstrap, topic, partition)
+            return
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _end_offset(bootstrap: str, topic: str, partition: int) -> int:
+    """As the partition's leader says it, whichever of the brokers that is. RuntimeError: none of them leads it."""
+    complaint: RuntimeError | None = None
+    for address in bootstrap.split(","):
+        with RawConnection(address) as connection:
             try:
-                connection.list_offset(topic, -1, partition=partition)
-                return
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+                return connection.list_offset(topic, -1, partition=partition)
+            except RuntimeError as error:
+                complaint = error
+    raise complaint or RuntimeError("no address was given")
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -45,8 +56,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def stored_records(bootstrap: str, topic: str, partitions: int = 1) -> int:
-    with RawConnection(bootstrap) as connection:
-        return sum(connection.list_offset(topic, -1, partition=number) for number in range(partitions))
+    return sum(_end_offset(bootstrap, topic, number) for number in range(partitions))
 
 
 @contextlib.contextmanager

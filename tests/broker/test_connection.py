@@ -17,7 +17,7 @@ from tidelog.broker import connection as module
 from tidelog.broker.connection import Connection
 from tidelog.broker.pending import Pending
 from tidelog.broker.receive_buffers import RECEIVE_BYTES, ReceiveBuffers, new_buffer
-from tidelog.storage.disk import FileRange
+from tidelog.storage.disk import DiskError, FileRange
 from tidelog.storage.posix_disk import PosixDisk
 from tidelog.wire.types import Part
 
@@ -241,8 +241,11 @@ async def test_file_ranges_are_sent_between_answers(peer: Peer, tmp_path: Path) 
 
 
 @pytest.mark.skipif(module.TCP_CORK is None, reason="this system cannot hold back a packet that is not full")
-async def test_what_stands_behind_a_range_leaves_in_its_packet(peer: Peer, tmp_path: Path) -> None:
+async def test_what_stands_behind_a_range_leaves_in_its_packet(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer that ends a few bytes behind its records would wake the reader twice."""
+    monkeypatch.setattr(module, "COPIED_BYTES_MAX", 10)
     (tmp_path / "data").write_bytes(b"x" * 100)
     file = PosixDisk().open(str(tmp_path / "data"))
     peer.echo.ranges = [FileRange(file, 0, 100), FileRange(file, 5, 10)]
@@ -252,6 +255,41 @@ async def test_what_stands_behind_a_range_leaves_in_its_packet(peer: Peer, tmp_p
     peer.echo.held[b"hold"].complete([frame(b"begin")])
     assert await peer.read(4 + 5 + 4 + 100 + 4 + 10 + 4 + 3)
     assert segments_received(peer.sock) == 1
+
+
+async def test_small_ranges_are_copied_and_the_file_is_let_go(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One send is cheaper than a sendfile and what it needs around it."""
+
+    def sendfile(*_arguments: object) -> int:
+        raise AssertionError("a small range needs no sendfile")
+
+    monkeypatch.setattr(module.os, "sendfile", sendfile)
+    content = os.urandom(module.COPIED_BYTES_MAX)
+    (tmp_path / "data").write_bytes(content)
+    file = PosixDisk().open(str(tmp_path / "data"))
+    peer.echo.ranges = [FileRange(file, 0, len(content)), FileRange(file, 3, 7)]
+    await peer.send(frame(b"file") + frame(b"file") + frame(b"end"))
+    assert await peer.answer() == content
+    assert await peer.answer() == content[3:10]
+    assert await peer.answer() == b"end"
+    assert file._pins == 0
+
+
+async def test_a_range_that_cannot_be_copied_is_left_to_sendfile(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 100)
+    file = PosixDisk().open(str(tmp_path / "data"))
+
+    def fail(_range: FileRange) -> bytes:
+        raise DiskError("read", file.path, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(FileRange, "read", fail)
+    peer.echo.ranges = [FileRange(file, 0, 100)]
+    await peer.send(frame(b"file"))
+    assert await peer.answer() == b"x" * 100
 
 
 @pytest.mark.skipif(module.TCP_CORK is None, reason="this system cannot hold back a packet that is not full")

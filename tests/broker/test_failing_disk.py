@@ -413,6 +413,7 @@ def test_a_disk_that_fails_under_sendfile(world: World, monkeypatch: pytest.Monk
     def sendfile(*arguments: Any) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
+    monkeypatch.setattr("tidelog.broker.connection.COPIED_BYTES_MAX", 0)
     monkeypatch.setattr("tidelog.broker.connection.os.sendfile", sendfile)
     reader = world.broker.connect()
     reader.send(reader.fetch_request(world.topic, partition=world.ill))

@@ -87,3 +87,54 @@ def test_nobody_knows_where_it_is() -> None:
         assert await ask(peers, DescribeClusterRequest()) is None
 
     asyncio.run(run())
+
+
+def test_an_answer_that_is_not_taken_costs_nobody_else_theirs() -> None:
+    """Whoever asks is called while the connection reads: a bug there must not end it."""
+    with Cluster() as cluster:
+
+        async def run() -> None:
+            reported: list[BaseException] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _loop, context: reported.append(context["exception"])
+            )
+            lost: list[int] = []
+            address = parse_address(cluster.bootstrap_servers)
+            peers = PeerConnections(lambda _: address, client_id="test", on_lost=lost.append)
+
+            def stumble(_response: Any) -> None:
+                raise ZeroDivisionError
+
+            peers.ask(1, DescribeClusterRequest(), stumble, timeout_s=10.0)
+            assert await ask(peers, DescribeClusterRequest()) is not None
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            assert lost == []
+            peers.close()
+
+        asyncio.run(run())
+
+
+def test_all_who_wait_hear_of_the_end_of_the_connection_and_may_ask_again() -> None:
+    async def run() -> None:
+        async with Cluster() as cluster:
+            address = parse_address(cluster.bootstrap_servers)
+            peers = PeerConnections(lambda _: address, client_id="test")
+            assert await ask(peers, DescribeClusterRequest()) is not None
+            heard: list[Any] = []
+
+            def again(response: Any) -> None:
+                heard.append(response)
+                if response is None and len(heard) < 4:
+                    peers.ask(1, DescribeClusterRequest(), again, timeout_s=10.0)
+
+            for _ in range(2):
+                peers.ask(1, DescribeClusterRequest(), again, timeout_s=10.0)
+            peers._peers[1]._connection.abort()  # type: ignore[union-attr]
+            assert heard == [], "not from within the end of the connection"
+            async with asyncio.timeout(30):
+                while len(heard) < 4:
+                    await asyncio.sleep(0.01)
+            assert heard[:2] == [None, None] and None not in heard[2:]
+            peers.close()
+
+    asyncio.run(run())

@@ -392,3 +392,38 @@ def test_lookups_need_few_reads(tmp_path: Path) -> None:
         durations.append(time.perf_counter() - begin)
         assert found == (offset // 10 * 10, offset // 10 * 40)
     assert sorted(durations)[1000] < 200e-6
+
+
+def test_held_entries_are_written_together_and_found_before_and_after() -> None:
+    disk = sim_disk()
+    index = offset_index(disk)
+    index.append(BASE + 1, 100)
+    index.hold()
+    index.append(BASE + 5, 200)
+    index.append(BASE + 9, 300)
+    assert disk.open("/d/x.index").size() == 8
+    assert index.lookup(BASE + 7) == (BASE + 5, 200)
+    index.let_go()
+    assert list(index) == [(BASE + 1, 100), (BASE + 5, 200), (BASE + 9, 300)]
+    index.append(BASE + 10, 400)
+    assert index.entries == 4
+
+
+def test_held_entries_that_cannot_be_written_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = sim_disk()
+    index = offset_index(disk)
+    index.append(BASE + 1, 100)
+    index.hold()
+    index.append(BASE + 5, 200)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(index.file), "write_at", _full)
+        with pytest.raises(DiskError):
+            index.let_go()
+    assert index.entries == 1
+    index.truncate_to(BASE + 5)
+    index.append(BASE + 5, 200)
+    assert list(index) == [(BASE + 1, 100), (BASE + 5, 200)]
+
+
+def _full(*_arguments: object) -> int:
+    raise DiskError("write", "/d/x.index", OSError(28, "no space left on device"))

@@ -97,6 +97,23 @@ def test_zeroes_behind_the_entries_of_a_preallocated_index_are_no_entries() -> N
     assert again.load_tail() == placed[-1][1].next_offset
 
 
+@pytest.mark.parametrize("of_run", [1, 2, 7, 30])
+def test_a_run_of_batches_is_indexed_as_they_are_one_by_one(of_run: int) -> None:
+    """A follower writes what one answer brought with one call, and each index with one more."""
+    disk, _, placed = written()
+    content = read_file(disk, f"{PATH}.log")
+    other = SimDisk(Random(1))
+    other.make_dirs("/p")
+    segment = Segment.create(other, "/p", 100, CONFIG, now_ms=NOW_MS)
+    for first in range(0, len(placed), of_run):
+        run = placed[first : first + of_run]
+        end = run[-1][0] + run[-1][1].size
+        segment.append_run(content[run[0][0] : end], [header for _, header in run])
+    for kind in ("log", "index", "timeindex"):
+        assert read_file(other, f"{PATH}.{kind}") == read_file(disk, f"{PATH}.{kind}"), kind
+    assert segment.find(placed[-1][1].last_offset) == placed[-1]
+
+
 def test_the_tail_says_where_the_segment_ends() -> None:
     disk, segment, placed = written()
     again = reopened(disk)

@@ -105,7 +105,7 @@ class Peer(ABC):
     def start(self) -> str:
         """Launch and wait until clients are served; `startup_seconds` says how long that took."""
         began = self.launch()
-        self._wait_until_ready(began)
+        self.wait_until_ready(began)
         self.startup_seconds = time.perf_counter() - began
         return self.bootstrap
 
@@ -126,7 +126,7 @@ class Peer(ABC):
             )
         return began
 
-    def _wait_until_ready(self, began: float) -> None:
+    def wait_until_ready(self, began: float) -> None:
         while not self.is_ready():
             if not self.is_running:
                 raise PeerFailedError(f"{self.name} ended while starting:\n{self.output_tail()}")
@@ -159,7 +159,7 @@ class Peer(ABC):
     def resume(self) -> None:
         """Go on, and wait until clients are served."""
         os.kill(self.pid, signal.SIGCONT)
-        self._wait_until_ready(time.perf_counter())
+        self.wait_until_ready(time.perf_counter())
 
     def ask_to_stop(self) -> None:
         """SIGTERM, and do not wait."""

@@ -43,7 +43,9 @@ class _Node(TidelogPeer):
 
 
 class TidelogCluster(NodeCluster):
-    def __init__(self, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, brokers: int = 3, *, durability: str = "fsync", settings: dict[str, str] | None = None
+    ) -> None:
         ports = free_ports(2 * brokers)
         super().__init__(
             [
@@ -51,7 +53,7 @@ class TidelogCluster(NodeCluster):
                     number,
                     port=ports[number],
                     controller_ports=ports[brokers:],
-                    settings=dict(settings or {}),
+                    settings={"durability": durability} | (settings or {}),
                 )
                 for number in range(brokers)
             ],

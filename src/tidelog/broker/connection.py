@@ -5,7 +5,7 @@ dispatcher without creating a task, and sends all answers of the turn together. 
 its replicas, a parked fetch, an admin request) keeps its place in the answer queue; requests behind it are handled
 meanwhile, and their answers wait for it.
 
-Record data leaves through `os.sendfile` and never enters Python. Every buffer is bounded (D9, I51): a frame by
+Record data leaves through `os.sendfile` and never enters Python, but for ranges so small that copying them is cheaper. Every buffer is bounded (D9, I51): a frame by
 `socket.request.max.bytes`, unanswered requests and unsent bytes by the limits below; beyond them the socket is not read
 until the client has taken its answers.
 
@@ -47,6 +47,8 @@ TURN_SECONDS = 0.02
 """A loop turn's time for connections with more requests than one, which they share: thousands may be pipelined."""
 SENDFILE_BYTES_PER_TURN = 4 * 1024 * 1024
 """One connection's share of a loop turn while it drains large fetches."""
+COPIED_BYTES_MAX = 64 * 1024
+"""A file range up to this size is read and leaves with the bytes around it: one send costs less than a cork, two sends and a sendfile."""
 JOIN_BYTES = 256 * 1024
 """Answers are joined up to this size into one send."""
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
@@ -358,11 +360,26 @@ class Connection:
                 self._unsent_bytes += len(answer)
                 continue
             for part in answer:
+                if isinstance(part, FileRange):
+                    part = self._copied(part)
                 out.append(part)
                 if isinstance(part, FileRange):
                     self._ranges += 1
                 else:
                     self._unsent_bytes += len(part)
+
+    def _copied(self, range_: FileRange) -> Part:
+        """The bytes of a small range, if they can leave at once; else the range."""
+        if range_.count > COPIED_BYTES_MAX or self._writing or self._unsent_bytes >= UNSENT_BYTES_MAX:
+            return range_
+        try:
+            data = range_.read()
+        except DiskError:
+            return range_  # sendfile meets the same trouble, and has an answer for it
+        if len(data) < range_.count:
+            return range_
+        range_.release()
+        return data
 
     def _end_turn(self) -> None:
         """Move the answers whose turn has come to the socket, and go on reading if the client keeps up."""

@@ -32,25 +32,47 @@ Answered = Callable[[Any | None], None]
 
 
 class _Asked:
-    """One question: answered once, whatever happens, and not later than its time."""
+    """One question: answered once, whatever happens, and not later than its time. Once it is sent, the connection minds the time."""
 
-    __slots__ = ("_answered", "_timer", "request", "timeout_s")
+    __slots__ = ("_answered", "_node_id", "_timer", "request", "timeout_s")
 
-    def __init__(self, request: Any, answered: Answered, timeout_s: float) -> None:
+    def __init__(self, node_id: int, request: Any, answered: Answered, timeout_s: float) -> None:
+        self._node_id = node_id
         self.request = request
         self.timeout_s = timeout_s
         self._answered: Answered | None = answered
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.answer, None)
+        self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_over(self) -> bool:
-        return self._answered is None
+    def wait(self) -> None:
+        """For a connection, and not longer than its time."""
+        self._timer = asyncio.get_running_loop().call_later(self.timeout_s, self.answer, None)
 
     def answer(self, response: Any | None) -> None:
         answered, self._answered = self._answered, None
-        if answered is not None:
+        if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        if answered is not None:
             answered(response)
+
+    # ---- client.connection.Waiting
+
+    def done(self) -> bool:
+        return self._answered is None
+
+    def set_result(self, result: Any, /) -> None:
+        """Called by the connection while it reads: what goes wrong with an answer must not end the connection."""
+        try:
+            self.answer(result)
+        except Exception as error:  # noqa: BLE001 - reported as any callback's
+            context = {"message": f"an answer of node {self._node_id} was not taken", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def set_exception(self, exception: ClientError, /) -> None:
+        """In the next turn: whoever asks may ask again at once, and the connection is just being ended."""
+        if not isinstance(exception, ConnectionLostError):
+            complaints.warning("node %d: %s", self._node_id, exception)
+        asyncio.get_running_loop().call_soon(self.answer, None)
 
 
 class PeerConnections:
@@ -80,7 +102,7 @@ class PeerConnections:
             if peer is not None:
                 peer.close()
             peer = self._peers[node_id] = _Peer(node_id, address, self._client_id, self._lost)
-        peer.ask(_Asked(request, answered, timeout_s))
+        peer.ask(_Asked(node_id, request, answered, timeout_s))
 
     def cut_off(self, node_ids: Iterable[int]) -> None:
         """These nodes are not to be reached from now on, all others are: a network that fails, for tests."""
@@ -127,6 +149,7 @@ class _Peer:
         if self._connection is not None and self._connection.is_open:
             self._send(self._connection, asked)
             return
+        asked.wait()
         self._waiting.append(asked)
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -169,10 +192,11 @@ class _Peer:
             asked.answer(None)
 
     def _send(self, connection: Connection, asked: _Asked) -> None:
-        if asked.is_over:
+        if asked.done():
             return  # it has waited for the connection for too long
         try:
-            answer = connection.send(
+            connection.send_for(
+                asked,
                 spec_of_request(type(asked.request)).key,
                 asked.request,
                 timeout_ms=max(1, int(asked.timeout_s * 1000)),
@@ -180,17 +204,6 @@ class _Peer:
         except ClientError as error:  # gone since we looked, or it does not know this request
             complaints.warning("node %d: %s", self._node_id, error)
             asyncio.get_running_loop().call_soon(asked.answer, None)
-            return
-        answer.add_done_callback(lambda done: self._done(asked, done))
-
-    def _done(self, asked: _Asked, answer: asyncio.Future[Any]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        if error is None:
-            asked.answer(None if answer.cancelled() else answer.result())
-            return
-        asked.answer(None)
-        if not isinstance(error, ConnectionLostError):
-            complaints.warning("node %d: %s", self._node_id, error)
 
     def _ended(self) -> None:
         """In the next turn: whoever waits for answers hears that there will be none first."""

@@ -15,7 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidelog.client.addresses import Address
 from tidelog.client.errors import (
@@ -54,11 +54,21 @@ class VersionRange(NamedTuple):
     highest: int
 
 
+class Waiting(Protocol):
+    """Who waits for an answer: a future, or whoever wants to be called without one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: ClientError, /) -> None: ...
+
+
 class _InFlight(NamedTuple):
     correlation_id: int
     key: ApiKey
     version: int
-    answer: asyncio.Future[Any]
+    answer: Waiting
     timer: asyncio.TimerHandle
 
 
@@ -159,6 +169,10 @@ class Connection(asyncio.BufferedProtocol):
         """Write now, answer later: the way to have several requests in flight, in the order of these calls."""
         return self._send(key, self.version_for(key, at_most=at_most), message, timeout_ms)
 
+    def send_for(self, waiting: Waiting, key: ApiKey, message: object, *, timeout_ms: int) -> None:
+        """The same for one who is called when the answer comes, in the very turn of the loop that brought it."""
+        self._send_for(waiting, key, self.version_for(key), message, timeout_ms)
+
     def post(self, key: ApiKey, message: object, *, at_most: int | None = None) -> None:
         """For the one request that gets no answer, Produce with acks=0; ask `is_writable` first."""
         self._write(key, self.version_for(key, at_most=at_most), message)
@@ -178,12 +192,17 @@ class Connection(asyncio.BufferedProtocol):
     def _send(
         self, key: ApiKey, version: int, message: object, timeout_ms: int | None
     ) -> asyncio.Future[Any]:
-        correlation_id = self._write(key, version, message)
-        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         answer: asyncio.Future[Any] = self._loop.create_future()
-        timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, key, timeout_ms)
-        self._in_flight.append(_InFlight(correlation_id, key, version, answer, timer))
+        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        self._send_for(answer, key, version, message, timeout_ms)
         return answer
+
+    def _send_for(
+        self, waiting: Waiting, key: ApiKey, version: int, message: object, timeout_ms: int
+    ) -> None:
+        correlation_id = self._write(key, version, message)
+        timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, key, timeout_ms)
+        self._in_flight.append(_InFlight(correlation_id, key, version, waiting, timer))
 
     def _write(self, key: ApiKey, version: int, message: object) -> int:
         if self._failure is not None or self._transport is None:
@@ -304,7 +323,8 @@ class Connection(asyncio.BufferedProtocol):
             pending.timer.cancel()
             if not pending.answer.done():
                 pending.answer.set_exception(_again(failure))
-                pending.answer.exception()  # somebody may have stopped waiting; that is no "never retrieved" warning
+                if isinstance(pending.answer, asyncio.Future):
+                    pending.answer.exception()  # somebody may have stopped waiting; that is no "never retrieved" warning
         if self.when_lost is not None:
             self.when_lost()
         if self._transport is None:

@@ -173,12 +173,13 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
     end = len(buffer)
     while position + HEADER_SIZE <= end:
         header = read_header(buffer, position)
-        if header.batch_length < MIN_BATCH_LENGTH or header.magic != CURRENT_MAGIC:
+        if header[1] < MIN_BATCH_LENGTH or header[3] != CURRENT_MAGIC:
             raise CorruptDataError(
                 f"no record batch at position {position}: batch length {header.batch_length}, magic {header.magic}"
                 f" (base offset field {header.base_offset})"
             )
-        if position + header.size > end:
+        next_position = position + header[1] + LOG_OVERHEAD
+        if next_position > end:
             return
         yield position, header
-        position += header.size
+        position = next_position

@@ -6,12 +6,10 @@ one. The leader's side is `fetch_session`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.replication.fetch_session import INITIAL_EPOCH, INT32_MAX, NO_SESSION
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.messages.fetch import FetchPartition
 
 SESSION_ERRORS: Final = frozenset(
     (
@@ -27,10 +25,14 @@ class Key(NamedTuple):
     partition: int
 
 
+Wanted: TypeAlias = tuple[int, ...]
+"""All that a request says of one partition: what differs from it is said again."""
+
+
 class Asking(NamedTuple):
     session_id: int
     epoch: int
-    changed: list[tuple[Key, FetchPartition]]
+    changed: list[Key]
     forgotten: list[Key]
 
 
@@ -40,17 +42,15 @@ class AskingSession:
     def __init__(self) -> None:
         self._session_id = NO_SESSION
         self._epoch = INITIAL_EPOCH
-        self._remembered: dict[Key, FetchPartition] = {}
+        self._remembered: dict[Key, Wanted] = {}
 
-    def ask(self, wanted: Mapping[Key, FetchPartition]) -> Asking:
+    def ask(self, wanted: dict[Key, Wanted]) -> Asking:
+        """Keeps `wanted`."""
         before = self._remembered if self._epoch != INITIAL_EPOCH else {}
-        self._remembered = dict(wanted)
-        return Asking(
-            self._session_id,
-            self._epoch,
-            [(key, partition) for key, partition in wanted.items() if before.get(key) != partition],
-            [key for key in before if key not in wanted],
-        )
+        self._remembered = wanted
+        changed = [key for key, said in wanted.items() if before.get(key) != said]
+        forgotten = [] if before.keys() <= wanted.keys() else [key for key in before if key not in wanted]
+        return Asking(self._session_id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
         """Without an error. Session 0: the leader does not want to remember anything."""

@@ -166,12 +166,16 @@ class Fetcher:
 
     def _request(self, ready: dict[Key, _Asked]) -> FetchRequest:
         settings = self.settings
+        # Most of what is followed stands still, and is only compared: what the leader has to hear is built for the others.
         session_id, epoch, changed, forgotten = self._session.ask(
-            {key: self._wanted(asked) for key, asked in ready.items()}
+            {key: (asked.follower.epoch, *asked.position) for key, asked in ready.items()}
         )
         topics: dict[bytes, FetchTopic] = {}
-        for key, wanted in changed:
-            topics.setdefault(key.topic_id, FetchTopic(topic_id=key.topic_id)).partitions.append(wanted)
+        for key in changed:
+            topic = topics.get(key.topic_id)
+            if topic is None:
+                topic = topics[key.topic_id] = FetchTopic(topic_id=key.topic_id)
+            topic.partitions.append(self._wanted(ready[key]))
         gone: dict[bytes, ForgottenTopic] = {}
         for key in forgotten:
             gone.setdefault(key.topic_id, ForgottenTopic(topic_id=key.topic_id)).partitions.append(
@@ -218,7 +222,7 @@ class Fetcher:
                 key = Key(topic.topic_id, data.partition_index)
                 if key in asked:
                     self._take(key, asked[key], data)
-        self._wake()
+        self._ask()  # in this turn: the leader's producers wait for what it says
 
     def _take(self, key: Key, asked: _Asked, data: PartitionData) -> None:
         if not self._is_current(asked):

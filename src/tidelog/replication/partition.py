@@ -187,7 +187,8 @@ class Partition:
         elif not result.duplicate:
             log = self.log
             if leader.remotes:
-                self._advance()  # the others may all be out of sync
+                if len(leader.isr.maximal) == 1:
+                    self._advance()  # all others are out of sync; else nothing is committed before a follower has it
             else:
                 self._advance_high_watermark(log.log_end_offset)
             if log.log_end_offset - log.recovery_point >= log.config.flush_messages:

@@ -246,6 +246,17 @@ class Log:
             or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         )
 
+    def fits(self, size: int, max_timestamp: int, *, last_offset: int, now_ms: int) -> bool:
+        """Whether batches of this size, largest timestamp and last offset can all go to the active segment: none of them `must_roll`."""
+        segment = self.active
+        return not (
+            segment.size + size > self._segment_bytes
+            or max_timestamp > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.index_full
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        )
+
     def apply_marker(self, batch: Buffer, position: int, header: BatchHeader, offset: int) -> None:
         aborted = replay.apply_marker(self.producers, batch, position, header, offset)
         if aborted is not None:

@@ -66,6 +66,13 @@ class OffsetIndex:
         self._entries.add(relative, position)
         self._last_relative = relative
 
+    def hold(self) -> None:
+        """Entries of several batches are to be written with one call, by `let_go`."""
+        self._entries.hold()
+
+    def let_go(self) -> None:
+        self._entries.let_go()
+
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last entry at or below `offset`: where a scan for it may start. (base, 0) if there is none."""
         number = self._entries.floor(_OFFSET, offset - self.base_offset)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.errors import CorruptDataError
-from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header
+from tidelog.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, read_header
 from tidelog.storage import damage as damages
 from tidelog.storage import files, index_rebuild
 from tidelog.storage.batch_scan import find_valid_batch, scan_headers
@@ -172,17 +172,33 @@ class Segment:
         return position
 
     def append_run(self, run: Buffer, headers: Sequence[BatchHeader]) -> None:
-        """Write several whole batches with one call."""
+        """Write several whole batches with one call, and what the indexes say of them with one each."""
         self.file.write_at((run,), self.size)
+        offset_index, time_index = self._offset_index, self._time_index
+        if len(headers) == 1 or self.unindexed or offset_index is None or time_index is None:
+            self._note_batches(headers)
+            return
+        offset_index.hold()
+        time_index.hold()
+        try:
+            self._note_batches(headers)
+        finally:
+            try:
+                offset_index.let_go()
+            finally:
+                time_index.let_go()
+
+    def _note_batches(self, headers: Sequence[BatchHeader]) -> None:
         for header in headers:
             self.note_batch(self.size, header)
 
     def note_batch(self, position: int, header: BatchHeader) -> None:
         """A batch stands at `position`, the next one of this segment: index it."""
+        size, max_timestamp = header[1] + LOG_OVERHEAD, header[8]
         if position == 0:
-            self._roll_timestamp = header.max_timestamp
-        self._note(position, header.size, header.last_offset, header.max_timestamp)
-        self.size = position + header.size
+            self._roll_timestamp = max_timestamp
+        self._note(position, size, header[0] + header[6], max_timestamp)
+        self.size = position + size
 
     def _note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         if max_timestamp > self.max_timestamp:

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 
 from tidelog.errors import CorruptDataError
-from tidelog.storage.disk import File
+from tidelog.storage.disk import DiskError, File
 
 _BLOCK_BYTES: Final = 4096
 
@@ -29,6 +29,7 @@ class SortedIndex:
         "_count",
         "_file_entries",
         "_firsts",
+        "_held",
         "_layout",
         "_pack",
         "_per_block",
@@ -51,6 +52,7 @@ class SortedIndex:
         self._tail_start = 0
         self._columns: tuple[list[int], list[int]] = ([], [])
         self._firsts: dict[int, tuple[int, int]] = {}
+        self._held: list[bytes] | None = None  # entries that are added and not written yet
         self._block_number = -1
         self._block = b""
 
@@ -79,7 +81,11 @@ class SortedIndex:
         """Append a pair. The caller has checked that it is above the last one in both columns."""
         if self._count < 0:
             self._load()
-        self.file.write_at((self._pack(first, second),), self._count * self._size)
+        entry = self._pack(first, second)
+        if self._held is None:
+            self.file.write_at((entry,), self._count * self._size)
+        else:
+            self._held.append(entry)
         self._count += 1
         firsts, seconds = self._columns
         firsts.append(first)
@@ -88,6 +94,19 @@ class SortedIndex:
             del firsts[: self._per_block]
             del seconds[: self._per_block]
             self._tail_start += self._per_block
+
+    def hold(self) -> None:
+        """What is added from now on is written with one call by `let_go`; nothing may be read, and nothing taken away, before that."""
+        self._held = []
+
+    def let_go(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            try:
+                self.file.write_at((b"".join(held),), (self._count - len(held)) * self._size)
+            except DiskError:
+                self._count = -1  # what of it is there, the file knows
+                raise
 
     def at(self, number: int) -> tuple[int, int]:
         """The pair with this number, counted from 0."""

@@ -68,6 +68,13 @@ class TimeIndex:
         self._entries.add(timestamp, relative)
         return True
 
+    def hold(self) -> None:
+        """Entries of several batches are to be written with one call, by `let_go`."""
+        self._entries.hold()
+
+    def let_go(self) -> None:
+        self._entries.let_go()
+
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the last entry at or below `timestamp`; (-1, base offset) if there is none."""
         number = self._entries.floor(_TIMESTAMP, timestamp)
