@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from asyncio import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,6 +56,8 @@ def status(
         if not watch:
             _show(await gather_facts(cluster), topics, shows_all=shows_all, json=json)
             return
+        from asyncio import sleep
+
         from tidelog.cli.cluster_watch import Watch
         from tidelog.client.errors import ClientError
 

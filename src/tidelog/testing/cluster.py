@@ -25,8 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tidelog.ports import SystemMachine
-
 if TYPE_CHECKING:
     from tidelog.broker.node import Broker
     from tidelog.controller.image import PartitionImage
@@ -60,6 +58,8 @@ class SimulatedMachine:
         self._boots += 1
 
     def boot_id(self) -> str | None:
+        from tidelog.ports import SystemMachine
+
         real = SystemMachine().boot_id()
         return None if real is None else f"{real}, {self._boots}"
 

@@ -155,7 +155,6 @@ class ClusterWorld(Machines):
             is_broker=node_id in shape.brokers,
             controller=ControllerTimings(
                 session_timeout_s=shape.session_s,
-                disconnected_session_s=0.6,
                 balance_interval_s=15.0,
                 leaderless_interval_s=5.0,
                 last_known_wait_s=2.0,
