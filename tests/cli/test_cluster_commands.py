@@ -350,7 +350,7 @@ def test_the_live_view(tidelog: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with three(tidelog) as world:
         world.send(2)
-        monkeypatch.setattr("tidelog.cli.cluster.sleep", pause)
+        monkeypatch.setattr("tidelog.cli.cluster.pause", pause)
         result = world.say("cluster", "status", "--watch", "--json")
         assert result.code == 130
         documents = [json.loads(line) for line in result.out.splitlines()]
@@ -368,7 +368,7 @@ def test_the_live_view(tidelog: Run, monkeypatch: pytest.MonkeyPatch) -> None:
                 raise KeyboardInterrupt
 
         servers = world.cluster.bootstrap_servers
-        monkeypatch.setattr("tidelog.cli.cluster.sleep", kill_all)
+        monkeypatch.setattr("tidelog.cli.cluster.pause", kill_all)
         result = tidelog("cluster", "status", "--watch", "--json", "-b", servers)
         well, gone = (json.loads(line) for line in result.out.splitlines())
         assert well["brokers"] and "error" in gone, "it goes on, and says that nobody answers"

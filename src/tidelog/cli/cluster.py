@@ -56,8 +56,6 @@ def status(
         if not watch:
             _show(await gather_facts(cluster), topics, shows_all=shows_all, json=json)
             return
-        from asyncio import sleep
-
         from tidelog.cli.cluster_watch import Watch
         from tidelog.client.errors import ClientError
 
@@ -67,9 +65,15 @@ def status(
                     view.show(await gather_facts(cluster, with_log_dirs=False))
                 except ClientError as error:  # nobody answers: that is what is to be seen, and it may change
                     view.show_trouble(error)
-                await sleep(interval)
+                await pause(interval)
 
     with_cluster(bootstrap_server, work, **PATIENCE)
+
+
+async def pause(seconds: float) -> None:
+    from asyncio import sleep
+
+    await sleep(seconds)
 
 
 def _show(facts: Facts, topics: list[str] | None, *, shows_all: bool, json: bool) -> None:
