@@ -26,8 +26,9 @@ from tidelog.client.settings import ProducerSettings
 
 
 async def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
+    """Its records may be as old as a test wants: retention comes by every few minutes, in the middle of a test as well."""
     async with ClusterClient(bootstrap) as cluster:
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in configs.items()}
         await Admin(cluster).create_topics([NewTopic(name, partitions, 1, settings)])
         await cluster.topic(name, expected=True, at_least_partitions=partitions)
 
