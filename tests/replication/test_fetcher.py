@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.replication.replica_world import TOPIC_ID, Loop, Peers, Replica
-from tidelog.replication.fetcher import Fetcher, FetcherSettings
+from tidelog.replication.fetcher import SOON_MS, Fetcher, FetcherSettings
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.fetch import (
@@ -149,12 +149,30 @@ def test_a_fenced_partition_waits_for_newer_metadata() -> None:
     assert wanted(world.asked) == [(0, 2, -1)]
 
 
-def test_a_leader_that_does_not_know_it_yet_is_asked_again_later() -> None:
+def test_a_leader_that_does_not_know_it_yet_is_asked_again_soon_and_then_more_seldom() -> None:
+    """It is milliseconds behind, and nothing is committed before it is asked."""
     world = World()
-    for error in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+    for error, pause_ms in (
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, SOON_MS),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2 * SOON_MS),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 4 * SOON_MS),
+    ):
         world.answer(PartitionData(error_code=error))
+        world.loop.advance(pause_ms / 1000 - 0.001)
         assert world.peers.asked == []
+        world.loop.advance(0.002)
+    assert wanted(world.asked) == [(0, 1, -1)]
+
+
+def test_a_leader_that_never_knows_is_asked_at_the_pace_of_any_trouble() -> None:
+    world = World()
+    for _ in range(20):
+        world.answer(PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
         world.loop.advance(1.1)
+    world.answer(PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    world.loop.advance(0.9)
+    assert world.peers.asked == []
+    world.loop.advance(0.2)
     assert wanted(world.asked) == [(0, 1, -1)]
 
 

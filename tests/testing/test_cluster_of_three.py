@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 import pytest
 
+from tidelog.client.addresses import Address, parse_address
 from tidelog.client.blocking import Consumer, Producer
+from tidelog.client.connection import Connection
 from tidelog.testing import Cluster
+from tidelog.wire.api import ApiKey
+from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tools.peers.raw import build_batch
 
 TOPIC = "orders"
 SECONDS_MAX = 60.0
@@ -83,3 +95,35 @@ def test_all_of_them_come_back_after_they_were_killed_together() -> None:
             cluster.kill(node)
         cluster.start()
         assert read(cluster, 1) == [b"durable"]
+
+
+@pytest.mark.timeout(180)
+def test_a_batch_that_went_to_the_wrong_broker_is_told_where_it_should_go() -> None:
+    """KIP-951: the client need not ask for metadata first."""
+
+    async def misdirected(address: Address, version: int) -> ProduceResponse:
+        connection = await Connection.open(address)
+        try:
+            batch = build_batch([b"x"], timestamp_ms=int(time.time() * 1000))
+            topic = TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, batch)])
+            request = ProduceRequest(None, -1, 1000, [topic])
+            response: ProduceResponse = await connection.request(ApiKey.PRODUCE, request, at_most=version)
+            return response
+        finally:
+            connection.abort()
+
+    with Cluster(brokers=3, topics={TOPIC: 1}) as cluster:
+        addresses = [parse_address(each) for each in cluster.bootstrap_servers.split(",")]
+        leader = cluster.leader_of(TOPIC, 0)
+        follower = next(node for node in range(3) if node != leader)
+        for version in (9, 11):
+            response = asyncio.run(misdirected(addresses[follower], version))
+            (partition,) = response.responses[0].partition_responses
+            assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            told = (partition.current_leader.leader_id, partition.current_leader.leader_epoch)
+            endpoints = [(each.node_id, each.port) for each in response.node_endpoints]
+            if version < 10:
+                assert (told, endpoints) == ((-1, -1), [])
+            else:
+                assert told[0] == leader and told[1] >= 0
+                assert endpoints == [(leader, addresses[leader].port)]

@@ -14,6 +14,8 @@ from tidelog.wire.codec import decode, encode
 from tidelog.wire.headers import encode_response
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -24,8 +26,10 @@ from tidelog.wire.messages.produce import (
 from tidelog.wire.produce_frames import (
     FIRST_BY_ID,
     FIRST_FLEXIBLE,
+    FIRST_WITH_LEADERS,
     FIRST_WITH_LOG_START,
     FIRST_WITH_REASONS,
+    NodeAddress,
     Outcome,
     read_produce,
     write_produce_response,
@@ -157,10 +161,23 @@ OUTCOMES = st.builds(
     | st.tuples(NAMES, IDS, st.just([])).map(lambda topic: [topic] * 127),
     st.sampled_from(VERSIONS),
     INT32,
+    st.none() | st.tuples(INT32, INT32),
+    st.lists(st.builds(NodeAddress, INT32, NAMES, INT32, st.none() | NAMES), max_size=3),
 )
-def test_answers(topics: list[tuple[str, bytes, list[Outcome]]], version: int, correlation_id: int) -> None:
+def test_answers(
+    topics: list[tuple[str, bytes, list[Outcome]]],
+    version: int,
+    correlation_id: int,
+    leader: tuple[int, int] | None,
+    endpoints: list[NodeAddress],
+) -> None:
+    if version < FIRST_WITH_LEADERS:
+        leader, endpoints = None, []
+    if leader == (-1, -1):
+        leader = None  # says nothing
     for _, _, outcomes in topics:
         for outcome in outcomes:
+            outcome.current_leader = leader if outcome.error_code else None
             if not outcome.error_code:  # a success has nothing to explain
                 outcome.error_message, outcome.record_errors = None, ()
     message = ProduceResponse(
@@ -182,12 +199,14 @@ def test_answers(topics: list[tuple[str, bytes, list[Outcome]]], version: int, c
                         if version >= FIRST_WITH_REASONS
                         else [],
                         error_message=outcome.error_message if version >= FIRST_WITH_REASONS else None,
+                        current_leader=LeaderIdAndEpoch(*(outcome.current_leader or (-1, -1))),
                     )
                     for outcome in outcomes
                 ],
             )
             for name, topic_id, outcomes in topics
-        ]
+        ],
+        node_endpoints=[NodeEndpoint(*endpoint) for endpoint in endpoints],
     )
     keyed = [
         (
@@ -199,7 +218,7 @@ def test_answers(topics: list[tuple[str, bytes, list[Outcome]]], version: int, c
     expected = b"".join(
         bytes(part) for part in encode_response(ApiKey.PRODUCE, version, correlation_id, message)
     )  # type: ignore[arg-type]
-    assert write_produce_response(version, correlation_id, keyed) == expected
+    assert write_produce_response(version, correlation_id, keyed, endpoints) == expected
 
 
 def test_the_compiled_decoder_agrees_on_an_ordinary_request() -> None:

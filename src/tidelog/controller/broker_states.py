@@ -121,11 +121,15 @@ def changes(
     returning: int | None = None,
     only_in: Set[bytes] | None = None,
 ) -> Iterator[PartitionChangeRecord]:
-    """One record for every partition that the coming or going of a broker changes; `only_in`: as far as it is kept in these directories."""
+    """One record for every partition that the coming or going of a broker changes; `only_in`: as far as it is kept in these directories.
+
+    Partitions of a topic whose replicas are in the same state change in the same way, which is worked out once: a broker that dies may have had thousands, and nobody else is served meanwhile.
+    """
     may_lead = leaders_now(image, without=leaving, returning=returning)
     going = leaving | lossy
     for topic in image.topics_by_name.values():
         rules = None
+        worked_out: dict[tuple[object, ...], PartitionChangeRecord | None] = {}
         for index, partition in topic.partitions.items():
             if returning is None:
                 concerned = not going.isdisjoint(partition.isr) or not lossy.isdisjoint(partition.elr)
@@ -136,6 +140,30 @@ def changes(
             if not concerned:
                 continue
             rules = rules or rules_for(image, topic.name, settings, may_lead)
-            record = partition_change(topic, index, rules, leaving=leaving, lossy=lossy)
+            state = (
+                partition.replicas,
+                partition.directories,
+                partition.isr,
+                partition.leader,
+                partition.leader_recovery_state,
+                partition.elr,
+                partition.last_known_elr,
+            )
+            if state not in worked_out:
+                worked_out[state] = partition_change(topic, index, rules, leaving=leaving, lossy=lossy)
+            record = worked_out[state]
             if record is not None:
-                yield record
+                yield _for_partition(record, index)
+
+
+def _for_partition(record: PartitionChangeRecord, index: int) -> PartitionChangeRecord:
+    """The same change of another partition of the topic."""
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=record.topic_id,
+        isr=record.isr,
+        leader=record.leader,
+        leader_recovery_state=record.leader_recovery_state,
+        eligible_leader_replicas=record.eligible_leader_replicas,
+        last_known_elr=record.last_known_elr,
+    )

@@ -112,6 +112,9 @@ def partition_change(
         after = (leader,)
         elr = _next_elr(before, after, rules, lossy)
         last_known = _next_last_known(before, after, elr, rules)
+    found = (after, leader, state, elr, last_known)
+    if found == (before.isr, before.leader, before.leader_recovery_state, before.elr, before.last_known_elr):
+        return None
     record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id)
     if after != before.isr:
         record.isr = list(after)
@@ -124,8 +127,7 @@ def partition_change(
         record.eligible_leader_replicas = list(elr)
     if last_known != before.last_known_elr:
         record.last_known_elr = list(last_known)
-    unchanged = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id)
-    return None if record == unchanged else record
+    return record
 
 
 def _elect(

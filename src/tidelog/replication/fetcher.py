@@ -5,7 +5,8 @@ last answer brought is fdatasync'ed: the offset that it names is a claim that th
 
 An answer is applied to a partition only if the partition is still in the role, and its log still where it was, when the question was asked:
 between the two a new leader may have been named, and what an old one says must neither cut nor fill the log (I25, M4). Troubles of a
-partition are its own: it pauses (`replica.fetch.backoff.ms`) while the others go on. One that is fenced waits for newer metadata.
+partition are its own: it pauses (`replica.fetch.backoff.ms`) while the others go on. One that is fenced waits for newer metadata. One whose leader does not know yet that it leads is asked for again
+soon: nothing is committed before it is fetched, and the leader is a few milliseconds behind.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from tidelog.wire.messages.fetch import (
 logger = logging.getLogger("tidelog.replication")
 
 NEVER: Final = float("inf")
+LEADER_IS_BEHIND: Final = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
+SOON_MS: Final = 10
+"""The first pause for such a leader; each is twice as long as the last, up to `replica.fetch.backoff.ms`."""
 
 
 class FetcherSettings(NamedTuple):
@@ -56,13 +60,14 @@ class _Asked(NamedTuple):
 
 
 class _Followed:
-    """A partition of this fetcher. It is not asked for before `not_before`."""
+    """A partition of this fetcher, in one leader epoch. It is not asked for before `not_before`."""
 
-    __slots__ = ("not_before", "partition")
+    __slots__ = ("not_before", "partition", "soon_ms")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.not_before = 0.0
+        self.soon_ms = SOON_MS
 
 
 class Fetcher:
@@ -249,10 +254,19 @@ class Fetcher:
             self._pause(
                 key, until=NEVER
             )  # the leader knows a newer epoch, and so shall we: `add` goes on with it
+        elif data.error_code in LEADER_IS_BEHIND:
+            self._pause_for_leader(key)
         elif data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE or not asked.follower.start_over(
             data.log_start_offset, now_ms=self._clock.wall_ms()
         ):
             self._pause(key)
+
+    def _pause_for_leader(self, key: Key) -> None:
+        followed = self._followed.get(key)
+        if followed is not None:
+            pause_ms = min(followed.soon_ms, self.settings.backoff_ms)
+            followed.soon_ms *= 2
+            self._pause(key, until=self._clock.monotonic() + pause_ms / 1000)
 
     def _pause(self, key: Key, *, until: float | None = None) -> None:
         followed = self._followed.get(key)

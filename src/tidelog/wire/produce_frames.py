@@ -9,9 +9,10 @@ Budget: 2.4 µs to read and 1.8 µs to answer a request with one batch (`bench/b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from tidelog.errors import ProtocolError
 from tidelog.wire.limits import REQUEST_ENTRIES_MAX
@@ -19,6 +20,7 @@ from tidelog.wire.types import ZERO_UUID
 from tidelog.wire.varint import finish_uvarint, skip_tags, write_uvarint
 
 FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_LEADERS: Final = 10
 FIRST_BY_ID: Final = 13
 FIRST_WITH_LOG_START: Final = 5
 FIRST_WITH_REASONS: Final = 8
@@ -194,6 +196,7 @@ class Outcome:
 
     __slots__ = (
         "base_offset",
+        "current_leader",
         "error_code",
         "error_message",
         "index",
@@ -219,11 +222,20 @@ class Outcome:
         self.log_start_offset = log_start_offset
         self.error_message = error_message
         self.record_errors = record_errors
+        self.current_leader: tuple[int, int] | None = None
+        """Node id and leader epoch, where the batch should have gone (KIP-951)."""
 
     def fail(self, error_code: int, error_message: str) -> None:
         self.error_code = error_code
         self.error_message = error_message
         self.base_offset = -1
+
+
+class NodeAddress(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 TopicOutcome: TypeAlias = tuple[bytes, list[Outcome]]
@@ -240,13 +252,16 @@ _PACK_NO_REASON_FLEXIBLE = Struct(">ihqqqBBB").pack  # the same, and no tags
 _PACK_FLEXIBLE = Struct(">ihqqq").pack
 _NO_THROTTLE = bytes(4)
 _NO_THROTTLE_NO_TAGS = bytes(5)
+_PACK_LEADER = Struct(">BBBiix").pack  # one tagged field, number 0, of 9 bytes
 _NO_TAGS = b"\0"
 
 
-def write_produce_response(version: int, correlation_id: int, topics: list[TopicOutcome]) -> bytes:
-    """A whole response frame, its length included."""
+def write_produce_response(
+    version: int, correlation_id: int, topics: list[TopicOutcome], endpoints: Sequence[NodeAddress] = ()
+) -> bytes:
+    """A whole response frame, its length included. `endpoints`: where the leaders are that outcomes name, for versions that can say so."""
     if version >= FIRST_FLEXIBLE:
-        return _write_flexible(correlation_id, topics)
+        return _write_flexible(correlation_id, topics, endpoints)
     pieces = [b""]
     for key, outcomes in topics:
         pieces.append(key)
@@ -303,7 +318,9 @@ def _with_reasons(outcome: Outcome) -> bytes:
     return b"".join(pieces)
 
 
-def _write_flexible(correlation_id: int, topics: list[TopicOutcome]) -> bytes:
+def _write_flexible(
+    correlation_id: int, topics: list[TopicOutcome], endpoints: Sequence[NodeAddress]
+) -> bytes:
     pieces = [b""]
     for key, outcomes in topics:
         pieces.append(key)
@@ -325,7 +342,10 @@ def _write_flexible(correlation_id: int, topics: list[TopicOutcome]) -> bytes:
                     )
                 )
         pieces.append(_NO_TAGS)
-    pieces.append(_NO_THROTTLE_NO_TAGS)
+    if endpoints:
+        pieces.append(_NO_THROTTLE + _tagged_endpoints(endpoints))
+    else:
+        pieces.append(_NO_THROTTLE_NO_TAGS)
     count = len(topics)
     size = 6 + sum(map(len, pieces))
     if count < 127:
@@ -352,8 +372,19 @@ def _flexible_failure(outcome: Outcome) -> bytes:
         pieces.append(_compact_text(reason))
         pieces.append(_NO_TAGS)
     pieces.append(_NO_TAGS if outcome.error_message is None else _compact_text(outcome.error_message))
-    pieces.append(_NO_TAGS)
+    leader = outcome.current_leader
+    pieces.append(_NO_TAGS if leader is None else _PACK_LEADER(1, 0, 9, *leader))
     return b"".join(pieces)
+
+
+def _tagged_endpoints(endpoints: Sequence[NodeAddress]) -> bytes:
+    """The answer's tagged fields: number 0."""
+    pieces = [_count(len(endpoints))]
+    for node_id, host, port, rack in endpoints:
+        pieces += (_PACK_INT(node_id), _compact_text(host), _PACK_INT(port))
+        pieces += (_NO_TAGS if rack is None else _compact_text(rack), _NO_TAGS)
+    field = b"".join(pieces)
+    return b"\1\0" + write_uvarint(len(field)) + field
 
 
 def _count(count: int) -> bytes:

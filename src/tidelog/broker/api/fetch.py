@@ -69,6 +69,9 @@ def handle_frame(
         return write_fetch_response(context.version, context.correlation_id, (), error_code=error.code)
     replica_id = request.replica_state.replica_id if context.version >= 15 else request.replica_id
     kind = _Fetch if replica_id < 0 else _ReplicaFetch
+    if replica_id >= 0 and context.connection.when_closed is None:
+        # A broker that dies closes this connection, too.
+        context.connection.when_closed = lambda: broker.node.missing.lost(replica_id)
     return kind(broker, context, request, fetch).serve()
 
 

@@ -19,12 +19,15 @@ from tidelog.broker.pending import Pending
 from tidelog.errors import ProtocolError, RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.records.validation import RecordsRefusedError
+from tidelog.replication.assignment import NO_LEADER
 from tidelog.replication.partition import Partition
 from tidelog.replication.purgatory import CommitWait
 from tidelog.storage.disk import DiskError
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.produce_frames import (
     FIRST_BY_ID,
+    FIRST_WITH_LEADERS,
+    NodeAddress,
     Outcome,
     TopicOutcome,
     read_produce,
@@ -48,12 +51,14 @@ def handle_frame(
     find = broker.partitions.find
     acks_all = acks == ACKS_ALL
     answers: list[TopicOutcome] = []
+    names: list[str] = []
     waiting: list[tuple[Partition, int, Outcome]] = []
     for key, name, topic_id, batches in topics:
         if by_id:
             name = broker.partitions.topic_name(topic_id) or ""
         outcomes: list[Outcome] = []
         answers.append((key, outcomes))
+        names.append(name)
         for index, records in batches:
             partition = find(name, index)
             try:
@@ -75,8 +80,35 @@ def handle_frame(
         _end_if_failed(answers)
         return None
     if waiting and acks_all:
-        return _wait(broker, context, timeout_ms, answers, waiting)
-    return write_produce_response(version, context.correlation_id, answers)
+        return _wait(broker, context, timeout_ms, names, answers, waiting)
+    return _write(broker, context, names, answers)
+
+
+def _write(broker: Broker, context: RequestContext, names: list[str], answers: list[TopicOutcome]) -> bytes:
+    version = context.version
+    if version < FIRST_WITH_LEADERS or not any(
+        outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for _, outcomes in answers
+        for outcome in outcomes
+    ):
+        return write_produce_response(version, context.correlation_id, answers)
+    leaders: set[int] = set()
+    # The newest there is: the broker may be about to act by it.
+    image = broker.node.metadata.image
+    for name, (_, outcomes) in zip(names, answers, strict=True):
+        topic = image.topic(name)
+        for outcome in outcomes:
+            found = topic.partitions.get(outcome.index) if topic is not None else None
+            misdirected = outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if misdirected and found is not None and found.leader not in (NO_LEADER, broker.node_id):
+                outcome.current_leader = (found.leader, found.leader_epoch)
+                leaders.add(found.leader)
+    endpoints = [
+        NodeAddress(*endpoint)
+        for endpoint in broker.view.endpoints(context.connection.listener_name)
+        if endpoint.node_id in leaders
+    ]
+    return write_produce_response(version, context.correlation_id, answers, endpoints)
 
 
 def _refusal(broker: Broker, topic: str, topic_id: bytes | None, index: int, acks: int) -> RequestError:
@@ -111,13 +143,14 @@ def _wait(
     broker: Broker,
     context: RequestContext,
     timeout_ms: int,
+    names: list[str],
     answers: list[TopicOutcome],
     waiting: list[tuple[Partition, int, Outcome]],
 ) -> Pending:
     pending = context.defer()
 
     def answer() -> None:
-        pending.complete(write_produce_response(context.version, context.correlation_id, answers))
+        pending.complete(_write(broker, context, names, answers))
 
     wait = CommitWait(answer)
     for partition, last_offset, outcome in waiting:
