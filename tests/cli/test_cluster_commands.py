@@ -141,12 +141,12 @@ def test_a_follower_is_killed_and_comes_back(tidelog: Run) -> None:
         world.cluster.kill(gone)
         wait_until(lambda: world.has_left(gone))
         broker = world.broker(gone)
-        assert (broker["state"], broker["fenced"], broker["answers"]) == ("silent", True, False)
+        assert (broker["state"], broker["fenced"], broker["answers"]) == ("fenced", True, False)
         assert broker["since_is_exact"] and broker["since_ms"] >= began_ms
         assert broker["offline"] == 1
 
         replica = world.replica(gone)
-        assert replica["out_because"] == "its broker was not heard of"
+        assert replica["out_because"] == "its broker was fenced"
         assert replica["out_since"]["is_exact"] and replica["out_since"]["at_ms"] >= began_ms
         (finding,) = world.findings().items()
         assert finding[0] == "broker away" and f"broker {gone} is not in sync, since" in finding[1]
@@ -172,7 +172,7 @@ def test_a_leader_is_stopped_and_leads_again_when_it_is_asked_to(tidelog: Run) -
         wait_until(lambda: world.leader not in (preferred, -1))
         replica = world.replica(preferred)
         assert replica["out_because"] == "its broker shut down"
-        assert world.broker(preferred)["state"] in ("shut down", "silent")
+        assert world.broker(preferred)["state"] in ("shut down", "fenced")
         assert set(world.findings()) == {"shut down"}
 
         failed = world.say("partition", "elect", f"{TOPIC}-0")
@@ -215,9 +215,9 @@ def test_a_follower_stands_still_and_holds_the_watermark_until_it_leaves(tidelog
         # Sooner or later the controller misses it, too.
         state = next(each["broker_state"] for each in found["replicas"] if each["broker"] == still)
         kinds = {finding["kind"] for finding in found["findings"]}
-        assert kinds == {{"active": "does not fetch", "silent": "broker away"}[state]}
+        assert kinds == {{"active": "does not fetch", "fenced": "broker away"}[state]}
         status = world.broker(still)
-        assert status["state"] in ("active", "silent") and status["answers"] is False
+        assert status["state"] in ("active", "fenced") and status["answers"] is False
         world.cluster.heal()
         wait_until(lambda: world.explained()["findings"] == [])
 
@@ -254,7 +254,7 @@ def test_a_broker_that_does_not_reach_the_controllers(tidelog: Run) -> None:
         assert [finding["kind"] for finding in document["findings"]] == ["cut off from the controller"]
         status = json.loads(tidelog("cluster", "status", "--json", "-b", ",".join(servers)).out)
         broker = status["brokers"][cut]
-        assert (broker["state"], broker["fenced"], broker["answers"]) == ("silent", True, True)
+        assert (broker["state"], broker["fenced"], broker["answers"]) == ("fenced", True, True)
         assert status["controller"] == world.cluster.controller
         quorum = json.loads(tidelog("quorum", "describe", "--json", "-b", ",".join(servers)).out)
         assert quorum["leader"] == world.cluster.controller
@@ -297,7 +297,7 @@ def test_nobody_leads(tidelog: Run) -> None:
         assert found["leader"] == -1 and found["leaderless_since"]["is_exact"]
         finding = found["findings"][0]
         assert finding["kind"] == "no leader"
-        assert f"{only} (silent since" in finding["what"]
+        assert f"{only} (fenced since" in finding["what"]
         assert f"start broker {only}" in finding["advice"]
         assert "no leader" in world.say("cluster", "status").out
         (failed,) = world.told("partition", "elect", f"single-{index}", "--unclean", "--yes")
@@ -372,6 +372,25 @@ def test_the_live_view(tidelog: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         result = tidelog("cluster", "status", "--watch", "--json", "-b", servers)
         well, gone = (json.loads(line) for line in result.out.splitlines())
         assert well["brokers"] and "error" in gone, "it goes on, and says that nobody answers"
+
+
+def test_the_majority_of_the_controllers_is_away(tidelog: Run) -> None:
+    """What has a leader goes on; who could elect another one is missing, and that is said, soon."""
+    with three(tidelog) as world:
+        left = world.leader
+        for node in sorted(EVERYBODY - {left}, key=lambda node: node == world.cluster.controller):
+            world.cluster.kill(node)
+        began_at = time.monotonic()
+        status = world.say("cluster", "status")
+        assert status.code == 0 and "controller: nobody tells who is active" in status.out
+        assert time.monotonic() - began_at < 40
+        assert world.told("cluster", "status")["controller"] is None
+        failed = world.say("quorum", "describe")
+        assert failed.code == 1 and "the majority of its voters is away" in failed.err
+        assert {finding["kind"] for finding in world.explained()["findings"]} <= {
+            "broker away",
+            "below min.insync.replicas",
+        }
 
 
 def test_what_is_named_wrong(tidelog: Run) -> None:

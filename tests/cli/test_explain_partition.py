@@ -109,21 +109,21 @@ def test_nothing_is_found_where_all_is_well(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("state", "kind", "advice"),
     [
-        ("silent", "broker away", "start broker 2 again"),
+        ("fenced", "broker away", "start broker 2 again"),
         ("shut down", "shut down", "start broker 2 again"),
         ("shutting down", "shut down", "start broker 2 again"),
         ("starting", "starting", "It joins by itself"),
     ],
 )
 def test_brokers_that_are_away(scene: Scene, state: str, kind: str, advice: str) -> None:
-    scene.leave(2, away(state), "its broker was not heard of")
+    scene.leave(2, away(state), "its broker was fenced")
     assert scene.kinds() == [kind]
-    assert "since 2023-11-14 22:13:10Z: its broker was not heard of" in scene.first()
+    assert "since 2023-11-14 22:13:10Z: its broker was fenced" in scene.first()
     assert advice in scene.first()
 
 
 def test_a_broker_that_is_fenced_and_answers(scene: Scene) -> None:
-    scene.leave(2, away("silent"), "its broker was not heard of")
+    scene.leave(2, away("fenced"), "its broker was fenced")
     del scene.silent[2]
     assert scene.kinds() == ["cut off from the controller"]
 
@@ -197,8 +197,8 @@ def test_one_that_is_about_to_join_may_hold_the_watermark(scene: Scene) -> None:
 
 
 def test_too_few_in_sync(scene: Scene) -> None:
-    scene.leave(2, away("silent"), "its broker was not heard of")
-    scene.leave(3, away("silent"), "its broker was not heard of")
+    scene.leave(2, away("fenced"), "its broker was fenced")
+    scene.leave(3, away("fenced"), "its broker was fenced")
     scene.leads(below_min=True, high_watermark=100, standings=(standing(1, 120),))
     assert scene.kinds() == ["below min.insync.replicas", "broker away", "broker away"]
     assert "1 of 3 replicas are in sync, min.insync.replicas asks for 2" in scene.first()
@@ -226,7 +226,7 @@ class TestNobodyLeads:
     @pytest.fixture(autouse=True)
     def nobody(self, scene: Scene) -> None:
         for broker in (1, 2, 3):
-            scene.leave(broker, away("silent"), "its broker was not heard of")
+            scene.leave(broker, away("fenced"), "its broker was fenced")
         scene.replicas[3] = replica("follower", leaderless=Since(NOW_MS - 5_000, True))
         del scene.silent[3]
         scene.brokers[3] = ACTIVE
@@ -236,12 +236,12 @@ class TestNobodyLeads:
         scene.described = scene.described._replace(elr=(2,))
         assert scene.kinds()[0] == "no leader"
         assert "since 2023-11-14 22:13:15Z" in scene.first()
-        assert "Who has everything that was committed: 2 (silent since" in scene.first()
+        assert "Who has everything that was committed: 2 (fenced since" in scene.first()
         assert "start broker 2" in scene.first() and "--unclean orders-0" in scene.first()
 
     def test_and_only_who_was_in_sync_is_known(self, scene: Scene) -> None:
         scene.described = scene.described._replace(last_known_elr=(1, 2))
-        assert "last known in sync: 1, 2; away: 1 (silent" in scene.first()
+        assert "last known in sync: 1, 2; away: 1 (fenced" in scene.first()
         assert "the one with the longest log leads" in scene.first()
 
     def test_and_an_unclean_election_is_allowed(self, scene: Scene) -> None:
@@ -257,11 +257,11 @@ def test_whose_memory_counts() -> None:
 
 def test_who_is_cut_off_is_not_believed(scene: Scene) -> None:
     """Its metadata is old: to it, it is still active."""
-    scene.leave(2, away("silent"), "its broker was not heard of")
+    scene.leave(2, away("fenced"), "its broker was fenced")
     del scene.silent[2]
     found = scene.explained()
     assert [told.broker_id for told in found.facts.answers] == [1, 3]
-    assert found.facts.state_of(2) == away("silent")
+    assert found.facts.state_of(2) == away("fenced")
 
 
 def test_one_that_is_in_sync_has_no_reason_to_be_out(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Result
+from tidelog.cli.local_cluster import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -147,3 +149,67 @@ def test_what_is_wrong_is_said_before_anything_is_started(
     refused = tidelog("start", "--brokers", 3, "--port", 0, "--data-dir", root)
     assert refused.code == 1 and "holds a cluster of 2 nodes" in refused.err
     assert not list(root.glob("node-*/broker.log"))
+
+
+def roles(root: Path, ports: list[int], node: int, roles: str) -> subprocess.Popen[bytes]:
+    """One node of a cluster with a properties file of its own: three voters, and whoever else comes."""
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports[:3]))
+    names = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
+    listeners = [
+        f"{names[role]}://127.0.0.1:{ports[node] if role == 'controller' else ports[3 + node]}"
+        for role in roles.split(",")
+    ]
+    file = root / f"{node}.properties"
+    file.write_text(
+        f"node.id={node}\nprocess.roles={roles}\ncontroller.quorum.voters={voters}\n"
+        f"controller.listener.names=CONTROLLER\nlisteners={','.join(listeners)}\nlog.dirs={root}/data-{node}\n"
+    )
+    with open(root / f"{node}.out", "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tidelog", "start", "--config", str(file)], stdout=output, stderr=output
+        )
+
+
+def test_a_node_that_waits_for_the_others_can_be_stopped(tmp_path: Path) -> None:
+    """It waits for a majority of the controllers, for ever if nobody comes; not against the will of whoever started it."""
+    waiting = roles(tmp_path, free_ports("127.0.0.1", 6), 0, "broker,controller")
+    try:
+        wait_until(lambda: "not to be reached" in (tmp_path / "0.out").read_text())
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(20) == 0
+        assert "is ready" not in (tmp_path / "0.out").read_text()
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+
+def test_controllers_and_brokers_may_be_apart(tmp_path: Path, tidelog: Callable[..., Result]) -> None:
+    ports = free_ports("127.0.0.1", 7)
+    nodes = [
+        roles(tmp_path, ports, 0, "controller"),
+        roles(tmp_path, ports, 1, "controller"),
+        roles(tmp_path, ports, 2, "broker,controller"),
+        roles(tmp_path, ports, 3, "broker"),
+    ]
+    try:
+        for number in range(4):
+            wait_until(lambda number=number: "is ready on" in (tmp_path / f"{number}.out").read_text())  # type: ignore[misc]
+        server = f"127.0.0.1:{ports[6]}"
+        created = tidelog("topic", "create", "orders", "-r", 2, "-b", server)
+        assert created.code == 0, created.err
+        status = json.loads(tidelog("cluster", "status", "--all", "--json", "-b", server).out)
+        assert [(each["broker"], each["state"]) for each in status["brokers"]] == [
+            (2, "active"),
+            (3, "active"),
+        ]
+        assert set(status["partitions"][0]["isr"]) == {2, 3}
+        quorum = json.loads(tidelog("quorum", "describe", "--json", "-b", server).out)
+        assert [voter["node"] for voter in quorum["voters"]] == [0, 1, 2]
+        assert [observer["node"] for observer in quorum["observers"]] == [3]
+        for node in reversed(nodes):
+            node.send_signal(signal.SIGTERM)
+            assert node.wait(60) == 0
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()

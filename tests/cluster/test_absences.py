@@ -88,8 +88,8 @@ def test_of_what_is_well_nothing_is_known_but_that_it_is(watched: Watched) -> No
 def test_a_broker_that_is_not_heard_of(watched: Watched) -> None:
     watched.world.do(watched.world.controller.fence_broker(2))
     watched.hear(2000)
-    assert watched.state(2) == (BrokerState.SILENT, Since(2000, True))
-    assert watched.out == {2: ReplicaAbsence(Why.SILENT, Since(2000, True))}
+    assert watched.state(2) == (BrokerState.FENCED, Since(2000, True))
+    assert watched.out == {2: ReplicaAbsence(Why.FENCED, Since(2000, True))}
     watched.world.do(watched.world.controller.fence_broker(3))
     watched.hear(3000)
     assert watched.out[2].since.at_ms == 2000, "what happens to others does not make it younger"

@@ -379,7 +379,8 @@ class Broker:
             self.logs.close(clean=clean, broker_epoch=self.broker_epoch, run_all=partial(run_in, executor))
 
     async def _abandon(self) -> None:
-        """The start failed: let go of ports, locks and threads."""
+        """The start failed, or is not wanted any more: let go of ports, locks and threads."""
+        self._background.shutdown()  # logs that are being opened are closed when they are open
         if hasattr(self, "node"):
             self.node.close()
             self.peers.close()

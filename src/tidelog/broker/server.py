@@ -45,7 +45,9 @@ async def _serve(config: BrokerConfig, started_at: float) -> int:
     for warning in start_warnings(config, open_files):
         logger.warning("%s", warning)
     broker = Broker(config, disk=PosixDisk(max_open_files=segment_files_limit(open_files)))
-    await broker.start()
+    if not await _started(broker, stop):
+        logger.info("stopped before it was ready")
+        return 0
     _settle_garbage_collector()
     elapsed_ms = (time.monotonic() - started_at) * 1000
     endpoints = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
@@ -60,6 +62,21 @@ async def _serve(config: BrokerConfig, started_at: float) -> int:
     logger.info("shutting down")
     await broker.stop()
     return 1 if broker.failed.is_set() else 0
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """False: it was to stop before it was ready. A node of a cluster may wait for the others for ever."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()  # it lets go of what it has
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return False
+    return True
 
 
 def _settle_garbage_collector() -> None:

@@ -205,7 +205,7 @@ class _Case:
         return Finding(
             "broker away",
             f"{head}. It does not answer",
-            f"its process has died or stands still, or its machine or the network is gone: look at its log and start broker {broker_id} again. It copies what it has missed, and joins",
+            f"it was stopped, its process has died or stands still, or its machine or the network is gone: look at its log and start broker {broker_id} again. It copies what it has missed, and joins",
         )
 
     def _catching_up(self, broker_id: int, head: str) -> Finding:

@@ -23,14 +23,14 @@ class BrokerState(Enum):
     SHUT_DOWN = "shut down"
     STARTING = "starting"
     """Registered, and not let in yet: it opens its logs, or catches up with the metadata."""
-    SILENT = "silent"
-    """Fenced while it was active: it has not been heard of, or asked for it."""
+    FENCED = "fenced"
+    """While it was active: it has not been heard of, or it was stopped and led nothing, which nobody can tell apart."""
 
 
 class Why(Enum):
     """What took a replica out of the ISR. The texts are told to clients, as they are."""
 
-    SILENT = "its broker was not heard of"
+    FENCED = "its broker was fenced"
     SHUT_DOWN = "its broker shut down"
     RESTARTED = "its broker came back and may have lost records"
     UNREGISTERED = "its broker was unregistered"
@@ -118,10 +118,9 @@ class Absences:
         if before is None or before.epoch != after.epoch:
             return BrokerState.STARTING
         if not before.fenced:
-            # One that leads nothing goes without a word of shutting down in the metadata; nobody can tell it from one that died.
-            return BrokerState.SILENT
+            return BrokerState.FENCED
         known = self._brokers.get(broker_id)
-        return known.state if known is not None else BrokerState.SILENT
+        return known.state if known is not None else BrokerState.FENCED
 
     def _partition_changed(
         self, key: PartitionKey, after: PartitionImage, image_before: MetadataImage, since: Since
@@ -154,7 +153,7 @@ class Absences:
             return Why.DISK_FAILED
         if was is not None and was.epoch != now.epoch:
             return Why.RESTARTED
-        return Why.SILENT if now.fenced else Why.LATE
+        return Why.FENCED if now.fenced else Why.LATE
 
     def _forget(self, key: PartitionKey) -> None:
         self._replicas.pop(key, None)
