@@ -104,7 +104,7 @@ def _write(broker: Broker, context: RequestContext, names: list[str], answers: l
                 outcome.current_leader = (found.leader, found.leader_epoch)
                 leaders.add(found.leader)
     endpoints = [
-        NodeAddress(*endpoint)
+        NodeAddress(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
         for endpoint in broker.view.endpoints(context.connection.listener_name)
         if endpoint.node_id in leaders
     ]
