@@ -48,8 +48,8 @@ def java_consumer(cluster: Cluster, version: str, rack: str) -> Iterator[JavaCon
     command = [
         java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", class_path(version), CONSUMER,
         "--bootstrap-server", cluster.bootstrap_servers, "--topic", TOPIC, "--partition", "0", "--offset", "earliest",
-        *(word for each in properties for word in ("--consumer-property", each)),
-        "--property", "print.offset=true", "--property", "print.value=true",
+        *(word for each in properties for word in ("--command-property", each)),
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=true",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
