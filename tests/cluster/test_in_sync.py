@@ -84,7 +84,7 @@ def send_once(cluster: Cluster, value: bytes, *, acks: str) -> Outcome:
     return send(cluster, value, acks=acks, retries=0).wait()
 
 
-def read(cluster: Cluster) -> list[bytes]:
+def read(cluster: Cluster) -> list[bytes | None]:
     """Everything that a consumer may see now, by both libraries, which must agree."""
     consumer = confluent_kafka.Consumer(
         {
@@ -97,7 +97,7 @@ def read(cluster: Cluster) -> list[bytes]:
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
         consumer.assign([TopicPartition(TOPIC, 0, low)])
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         deadline = time.monotonic() + 30
         while len(found) < high - low and time.monotonic() < deadline:
             message = consumer.poll(0.5)
@@ -110,7 +110,7 @@ def read(cluster: Cluster) -> list[bytes]:
     with OwnConsumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as own:
         own.assign([OwnPartition(TOPIC, 0)])
         own.seek_to_beginning()
-        again: list[bytes] = []
+        again: list[bytes | None] = []
         while (records := own.poll(timeout_ms=1000)) or len(again) < len(found):
             again += [record.value for record in records]
             assert time.monotonic() < deadline + 30
