@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import sys
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from tidelog.testing.sim.cluster_mutants import mutant, zoo
 from tidelog.testing.sim.cluster_shrink import shrink
 from tidelog.testing.sim.cluster_world import ClusterWorld
+from tidelog.testing.sim.silence import no_log_lines
 
 SEEDS_PER_MUTANT = 2000
 SEEDS_PER_COLLECTION = 4
@@ -44,9 +44,8 @@ class Outcome(NamedTuple):
 
 
 def run_seed(seed: int, mutated: str | None = None, dropped: Iterable[int] = ()) -> Outcome:
-    logging.disable(logging.CRITICAL)
     try:
-        with nullcontext() if mutated is None else mutant(mutated).applied():
+        with no_log_lines(), nullcontext() if mutated is None else mutant(mutated).applied():
             return _run(seed, dropped)
     finally:
         if seed % SEEDS_PER_COLLECTION == 0:
@@ -76,11 +75,10 @@ def _run(seed: int, dropped: Iterable[int]) -> Outcome:
 
 def show(seed: int, mutated: str | None, dropped: Iterable[int]) -> bool:
     """One seed, with its trace."""
-    logging.disable(logging.CRITICAL)
     world = ClusterWorld(seed, dropped=dropped)
     problem = ""
     try:
-        with nullcontext() if mutated is None else mutant(mutated).applied():
+        with no_log_lines(), nullcontext() if mutated is None else mutant(mutated).applied():
             world.run()
     except AssertionError as error:
         problem = str(error)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from dataclasses import replace
 
 from tidelog.testing.sim.cluster_mutants import mutant
 from tidelog.testing.sim.cluster_shape import Shape, shape_of
 from tidelog.testing.sim.cluster_world import ClusterWorld
+from tidelog.testing.sim.silence import no_log_lines
 
 TRIES_MAX = 60
 
 
 def shrink(seed: int, mutated: str | None = None) -> str:
     """How to replay it with as few faults as were found to be needed, and what else it does not need."""
-    logging.disable(logging.CRITICAL)
-    with nullcontext() if mutated is None else mutant(mutated).applied():
+    with no_log_lines(), nullcontext() if mutated is None else mutant(mutated).applied():
         return _shrink(seed, mutated)
 
 
