@@ -24,7 +24,7 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    seconds: float = 50.0
+    seconds: float = 58.0
     voters: tuple[int, ...] = (0, 1, 2)
     brokers: tuple[int, ...] = (0, 1, 2)
     racks: int = 0
