@@ -223,19 +223,35 @@ def test_a_follower_stands_still_and_holds_the_watermark_until_it_leaves(tidelog
 
 
 def test_a_follower_that_does_not_reach_its_leader(tidelog: Run) -> None:
+    """It reaches the controller, which is another broker, and so nobody fences it."""
     with three(tidelog, {"replica.lag.time.max.ms": 1000, "replica.fetch.wait.max.ms": 200}) as world:
-        world.send(1)
-        cut, leader = world.bystander, world.leader
-        world.cluster.partition(leader, cut)
-        world.send(2)
-        wait_until(lambda: world.has_left(cut))
-        wait_until(lambda: "does not fetch" in world.findings())
-        replica = world.replica(cut)
+        cluster = world.cluster
+        cluster.create_topic("apart", 3)
+        index = next(n for n in range(3) if cluster.leader_of("apart", n) != cluster.controller)
+        leader = cluster.leader_of("apart", index)
+        (cut,) = EVERYBODY - {leader, cluster.controller}
+
+        def explained() -> dict[str, Any]:
+            document: dict[str, Any] = world.told("explain", "partition", f"apart-{index}")
+            return document
+
+        def send(count: int) -> None:
+            with Producer(cluster.bootstrap_servers) as producer:
+                for _ in range(count):
+                    producer.send("apart", b"record", partition=index)
+                producer.flush()
+
+        send(1)
+        cluster.partition(leader, cut)
+        send(2)
+        wait_until(lambda: cut not in cluster.in_sync("apart", index))
+        wait_until(lambda: "does not fetch" in {each["kind"] for each in explained()["findings"]})
+        replica = next(each for each in explained()["replicas"] if each["broker"] == cut)
         assert (replica["broker_state"], replica["answers"]) == ("active", True)
         assert replica["out_because"] == "it did not catch up in time"
         assert (replica["log_end_offset"], replica["behind"]) == (1, 2)
-        world.cluster.heal()
-        wait_until(lambda: world.explained()["findings"] == [])
+        cluster.heal()
+        wait_until(lambda: explained()["findings"] == [])
 
 
 def test_a_broker_that_does_not_reach_the_controllers(tidelog: Run) -> None:
