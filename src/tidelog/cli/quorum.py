@@ -30,7 +30,7 @@ def _group() -> None:
 def describe(bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """Show the leader, its epoch, and voters and observers with how far behind they are and when they had last caught up."""
     from tidelog.cli.cluster_facts import PATIENCE
-    from tidelog.client.errors import BrokerError, RequestTimedOutError
+    from tidelog.client.errors import ClientError
 
     async def work(cluster: ClusterClient) -> QuorumDescription:
         from tidelog.client.cluster_admin import describe_quorum
@@ -39,7 +39,7 @@ def describe(bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
 
     try:
         found = with_cluster(bootstrap_server, work, **PATIENCE)
-    except (BrokerError, RequestTimedOutError) as error:
+    except ClientError as error:
         error.add_note(
             "the quorum has no leader if the majority of its voters is away: start them, `tidelog cluster status` shows which brokers are there"
         )

@@ -42,7 +42,7 @@ class ControllerTimings:
     """leader.imbalance.check.interval.seconds; None: auto.leader.rebalance.enable is false"""
     leaderless_interval_s: float = 300.0
     """unclean.leader.election.interval.ms"""
-    last_known_wait_s: float = 5.0
+    last_known_wait_s: float = 30.0
     """How long a partition that nobody in sync is left of waits for more logs to compare."""
     waiting_max: int = 10_000
     """Answers that wait for records to be committed, and changes that do."""
