@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from tidelog import __version__
@@ -12,8 +13,10 @@ def main() -> None:
     if arguments in (["--version"], ["-V"]):
         print(f"tidelog {__version__}")
         return
+    gc.disable()  # modules are no garbage, and looking for some among them takes time
     from tidelog.cli.app import app
 
+    gc.enable()
     app(args=arguments, prog_name="tidelog")
 
 
