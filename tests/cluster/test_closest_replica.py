@@ -153,19 +153,7 @@ def test_when_that_follower_dies_reading_goes_on(reader_kind: Any, sent: Sent) -
         assert found == values(100)
 
 
-@pytest.mark.parametrize(
-    "reader_kind",
-    [
-        pytest.param(
-            OwnReader,
-            marks=pytest.mark.xfail(
-                reason="a defect of our consumer: after the brokers it read from were killed and came back it may stand still",
-                strict=False,
-            ),
-        ),
-        LibrdkafkaReader,
-    ],
-)
+@pytest.mark.parametrize("reader_kind", READERS)
 def test_under_load_with_leaders_and_followers_that_die_no_offset_changes_its_value(
     reader_kind: Any,
     sent: Sent,  # noqa: F811

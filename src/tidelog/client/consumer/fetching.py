@@ -48,6 +48,8 @@ from tidelog.wire.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 LAST_VERSION_WITH_NAMES: Final = 12
+UNKNOWN_REPLICA_SECONDS: Final = 1.0
+"""So long the leader is read from, when it names a near replica that the metadata do not know (yet)."""
 _ABOUT_LEADERS: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -163,8 +165,12 @@ class Fetching:
         if state.want is not None:
             self.look_soon()  # a new leader: validated first
         if state.preferred_node >= 0:
-            if now < state.preferred_until and state.preferred_node in self._cluster.metadata.brokers:
-                return state.preferred_node
+            if now < state.preferred_until:
+                if state.preferred_node in self._cluster.metadata.brokers:
+                    return state.preferred_node
+                # It was away when we last asked who is there. Until we know more the leader is to send its own records, or it would name the same replica again and again.
+                state.at_leader_until = now + UNKNOWN_REPLICA_SECONDS
+                self._refresh({state.tp.topic})
             state.preferred_node = -1
         return leader.leader
 
