@@ -12,6 +12,8 @@ QUICK_WORKERS ?= 4
 EVERY_DAY := not interop and not long
 # New frames in every run of make fuzz; a failure prints what reproduces it.
 FUZZ_SEED := $(or $(SEED),$(shell date +%s))
+# What Python and pytest have compiled is kept, whatever the shell says: each of the processes below would begin with twenty seconds of it.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install run broker test lint fmt bench bench-cluster bench-spark micro profile soak scale sim fuzz failover interop crash clients docs constraints clean groups cluster pipeline
 
@@ -124,8 +126,8 @@ cluster: install ## three broker processes under load: each fault by itself, mov
 pipeline: install ## the pipeline on real Spark, half an hour: every job, a cluster, kills at random instants (KILLS=n)
 	TIDELOG_KILLS=$(or $(KILLS),20) $(PYTEST) tests/spark tests/pipeline -m "not interop" -rs --timeout 3600
 
-clients: install ## every client library against the broker, nothing else
-	$(PYTEST) tests/clients --timeout 1800
+clients: install ## every client library against the broker, a million records through each
+	TIDELOG_CLIENT_RECORDS=1000000 $(PYTEST) tests/clients --timeout 1800
 
 docs: install ## regenerate the reference pages that come from tables in the code
 	$(PY) -m tidelog.config.docs > docs/CONFIGURATION.md

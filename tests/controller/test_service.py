@@ -366,7 +366,8 @@ def test_after_a_power_cut_those_who_never_return_are_not_waited_for_forever(wor
     known = world.image.topics_by_name["t"]
     ends = [LeaderlessTopic(known.topic_id, [LeaderlessPartition(0, partition.leader_epoch, 0, 5)])]
     world.beat(2, leaderless_log_ends=ends)
-    world.run_until(world.now + 4.9, beating=[2])
+    wait_s = ControllerTimings().last_known_wait_s
+    world.run_until(world.now + wait_s - 0.1, beating=[2])
     assert first(world.image).leader == -1
     world.run_until(world.now + 0.2, beating=[2])
     assert first(world.image).leader == 2

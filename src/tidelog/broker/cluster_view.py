@@ -51,10 +51,11 @@ class ClusterView:
         return partition.leader
 
     def offline_replicas(self, topic: TopicImage, index: int, partition: PartitionImage) -> list[int]:
+        """Those of brokers that are away, and this broker's own if its directory is offline; each once, in the order of the replicas."""
         brokers = self._image().brokers
-        offline = [
-            replica for replica in partition.replicas if replica not in brokers or brokers[replica].fenced
-        ]
-        if self._node_id in partition.replicas and not self._partitions.is_online(topic.name, index):
-            offline.append(self._node_id)
-        return offline
+
+        def is_offline(replica: int) -> bool:
+            away = replica not in brokers or brokers[replica].fenced
+            return away or (replica == self._node_id and not self._partitions.is_online(topic.name, index))
+
+        return [replica for replica in partition.replicas if is_offline(replica)]

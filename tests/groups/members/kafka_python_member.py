@@ -17,6 +17,8 @@ from tests.groups.members.pen import Pen
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 COMMIT_MILLISECONDS_MAX = 10_000
 BATCH_RECORDS_MAX = 50
+POLL_MS = 1_000
+"""Not less: the library (3.0.12) loses its assignment if a poll's time is over while the group's answer is on its way."""
 
 
 class KafkaPythonMember(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -52,7 +54,7 @@ class KafkaPythonMember(ConsumerRebalanceListener):  # type: ignore[misc]
         self._pen.write("started")
         while not stop:
             try:
-                batches = self._consumer.poll(timeout_ms=100)
+                batches = self._consumer.poll(timeout_ms=POLL_MS)
             except KafkaError as failure:
                 self._complain(failure)
                 continue
