@@ -26,12 +26,16 @@ AWAY_SECONDS_MAX = 2.0
 class World:
     """A broker, a pipeline with a flow for each sink, and, if that is where it runs, a cluster of executors."""
 
-    def __init__(self, directory: Path, sinks: Sequence[type[Sink]], where: str, executors: int, stack: ExitStack) -> None:
+    def __init__(
+        self, directory: Path, sinks: Sequence[type[Sink]], where: str, executors: int, stack: ExitStack
+    ) -> None:
         self.chance = random.Random(SEED)
         print(f"TIDELOG_KILLS_SEED={SEED}")
         self._workers: list[int] = []
         if where == CLUSTER:
-            cluster = bring_up(directory / "cluster", workers=executors, cores=2 // executors, memory="1g", port=0)
+            cluster = bring_up(
+                directory / "cluster", workers=executors, cores=2 // executors, memory="1g", port=0
+            )
             stack.callback(bring_down, directory / "cluster")
             self._workers = [int(each.process["pid"]) for each in cluster.members[1:]]
             where = cluster.master

@@ -96,8 +96,11 @@ class ClusterClient:
         return await self._connect(address, lane)
 
     async def _connect_to_any(self, lane: str) -> Connection:
-        for (_, its_lane), connection in self._connections.items():
-            if its_lane == lane and connection.is_open:
+        # Whoever was asked for metadata last comes first: each retry asks another broker for them, and then that one is asked for everything else.
+        asked = [(address, lane) for address in reversed(self._asked)]
+        for key in dict.fromkeys([*asked, *self._connections]):
+            connection = self._connections.get(key)
+            if key[1] == lane and connection is not None and connection.is_open:
                 return connection
         self._note_silence(lane)
         failures: list[str] = []
