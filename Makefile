@@ -94,6 +94,7 @@ scale: install ## 10,000 partitions, 10,000 segments, 2,000 creations beside Kaf
 	$(PY) -m bench.scale --partitions 1000,3000,10000
 	$(PY) -m bench.scale --segments 1000,3000,10000
 	$(PY) -m bench.scale --create 2000
+	$(PYTEST) tests/scale -m long
 
 sim: install ## storage, quorum, controller, groups and compaction in simulation, EFFORT=20 times make test; a whole cluster with SEEDS=20000; SEED=n shows one of them
 ifdef SEED

@@ -16,7 +16,7 @@ from tools.peers.tidelog import TidelogPeer
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-SECONDS = 40.0 * int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
+SECONDS = 26.0 * int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
 SLACK_BYTES = 12 * MB
 """Caches still fill at the end of a short run."""
 PEAK_BYTES_MAX = 120 * MB

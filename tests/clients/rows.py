@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from typing import NamedTuple
 
 KCAT_HEADER = ("origin", b"kcat")
+MANY = int(os.environ.get("TIDELOG_CLIENT_RECORDS", "200000"))
+"""Records that every library writes and reads in one go: a million in `make clients`."""
 
 
 class Row(NamedTuple):

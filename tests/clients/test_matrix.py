@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.libraries import LIBRARIES, Library
-from tests.clients.rows import Row
+from tests.clients.rows import MANY, Row
 from tools.peers.raw import RawConnection, StoredBatch, stored_batches
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
-RECORDS = 10_000
+RECORDS = MANY // 100
 
 
 def usable(library: Library) -> Library:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.clients.libraries import LIBRARIES, Library
-from tests.clients.rows import Row
+from tests.clients.rows import MANY, Row
 from tests.clients.test_matrix import usable, wait_for_end
 
-MANY = int(os.environ.get("TIDELOG_CLIENT_RECORDS", "200000"))
 CHUNK = 50_000  # rows in memory at a time
 TOGETHER = 20_000
 

@@ -1,4 +1,4 @@
-"""Hundreds of partitions in a broker process that may hold few descriptors; ten thousand in the slow one.
+"""Hundreds of partitions in a broker process that may hold few descriptors; ten thousand by `make scale`.
 
 Costs are compared in seconds of the broker's own processor time: a test machine is busy with other things.
 """
@@ -169,6 +169,7 @@ def test_costs_grow_no_faster_than_the_number_of_partitions() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_ten_thousand_partitions(tmp_path: Path) -> None:
     """Made, written, read, stopped, started, killed, started: each in bounded time, with bounded descriptors."""
