@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Result
+from tidelog.cli import cluster_facts
 from tidelog.client.blocking import Producer
 from tidelog.testing import Cluster
 
@@ -22,6 +23,13 @@ SECONDS_MAX = 60.0
 EVERYBODY = {0, 1, 2}
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait a moment for brokers that stand still, not seconds: here whoever answers at all does so at once."""
+    monkeypatch.setattr(cluster_facts, "PATIENCE", {"connect_timeout_ms": 1_500, "request_timeout_ms": 5_000})
+    monkeypatch.setattr(cluster_facts, "ANSWER_MS", 1_500)
 
 
 def wait_until(is_true: Callable[[], object]) -> None:

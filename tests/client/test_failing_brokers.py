@@ -7,7 +7,7 @@ import time
 
 from tests.client.consumer.scripted_cluster import TP, ScriptedCluster
 from tidelog.client import Consumer
-from tidelog.client.cluster import ClusterClient
+from tidelog.client.cluster import NEXT_ADDRESS_SECONDS, ClusterClient
 from tidelog.client.settings import ClientSettings
 
 QUICK = ClientSettings(retry_backoff_ms=5, retry_backoff_max_ms=20, request_timeout_ms=300)
@@ -28,6 +28,19 @@ async def test_a_silent_broker_is_passed_over_and_asked_last_from_then_on() -> N
             began = time.monotonic()
             await cluster.refresh_metadata([])
             assert time.monotonic() - began < 0.2, "the first one is not waited for again"
+
+
+async def test_brokers_that_stand_still_are_not_waited_for_until_they_fail() -> None:
+    """With everybody's default of half a minute for a request."""
+    async with ScriptedCluster() as brokers:
+        brokers.silent.update((0, 1))
+        began = time.monotonic()
+        async with ClusterClient(brokers.bootstrap) as cluster:
+            assert time.monotonic() - began < 2 * NEXT_ADDRESS_SECONDS + 1
+            began = time.monotonic()
+            await cluster.refresh_metadata([])
+            assert time.monotonic() - began < 0.5, "they are known by now"
+            assert {node for node, _ in brokers.asked} == {0, 1, 2}
 
 
 async def test_a_broker_that_fell_silent_is_not_tried_first() -> None:

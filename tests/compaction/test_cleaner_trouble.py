@@ -185,7 +185,12 @@ def test_the_scrub_goes_on_beside_it(
 ) -> None:
     """It reads the files that the cleaner replaces: none of them is damaged, and none is read under another's name."""
     monkeypatch.setattr(scrubber, "LOOK_SECONDS", 0.02)
-    broker = launch(**SETTINGS, log_scrub_interval_ms=1, log_scrub_bytes_per_second=1 << 30)
+    settings = {
+        "log_initial_task_delay_ms": 0,
+        "log_scrub_interval_ms": 1,
+        "log_scrub_bytes_per_second": 1 << 30,
+    }
+    broker = launch(**SETTINGS, **settings)
     world = World(broker)
     for _ in range(8):
         world.fill(40)

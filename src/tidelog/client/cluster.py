@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -32,6 +33,8 @@ ANY_NODE = -1
 """Whichever broker we are already connected to."""
 CONTROLLER = -2
 """The controller, or a broker that forwards to it."""
+NEXT_ADDRESS_SECONDS = 1.0
+"""For a broker to take a connection and to answer the first question, before another one is tried beside it."""
 FORGIVEN_SECONDS = 60.0
 """How long a broker that failed us is not asked for metadata while others are there."""
 
@@ -103,19 +106,43 @@ class ClusterClient:
             if key[1] == lane and connection is not None and connection.is_open:
                 return connection
         self._note_silence(lane)
-        failures: list[str] = []
         known = [broker.address for broker in self.metadata.brokers.values()]
         is_stuck = self.settings.metadata_recovery_strategy == "none" and bool(known)
         servers = dict.fromkeys(known if is_stuck else [*known, *self._bootstrap])
         # Whoever failed us comes last: one that takes connections and never answers would hold us up every time.
-        for address in sorted(servers, key=self._silent.__contains__):
-            try:
-                return await self._connect(address, lane)
-            except ClientError as error:
-                if not error.retriable:
-                    raise
-                failures.append(str(error))
-        raise BrokerUnreachableError("; ".join(failures))
+        return await self._connect_to_first(sorted(servers, key=self._silent.__contains__), lane)
+
+    async def _connect_to_first(self, addresses: Iterable[Address], lane: str) -> Connection:
+        """To whichever of them answers first. Each has a moment before the next one is tried as well: a process that stands still takes connections, and nobody would hear of it for half a minute."""
+        failures: list[str] = []
+        waiting: set[asyncio.Task[Connection]] = set()
+        untried = iter(addresses)
+        try:
+            while True:
+                address = next(untried, None)
+                if address is not None:
+                    task = asyncio.create_task(self._connect(address, lane))
+                    task.add_done_callback(_seen)
+                    waiting.add(task)
+                if not waiting:
+                    raise BrokerUnreachableError("; ".join(failures))
+                done, waiting = await asyncio.wait(
+                    waiting,
+                    timeout=None if address is None else NEXT_ADDRESS_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done and address is not None:
+                    self._silent.setdefault(address, asyncio.get_running_loop().time())
+                for task in done:
+                    error = task.exception()
+                    if error is None:
+                        return task.result()
+                    if not isinstance(error, ClientError) or not error.retriable:
+                        raise error
+                    failures.append(str(error))
+        finally:
+            for task in waiting:
+                task.cancel()  # nobody waits for it here; a connection that is being opened is opened all the same
 
     async def _connect_to_another(self) -> Connection:
         """For metadata: not whom we asked the last time, if anybody else can be had.
@@ -132,15 +159,10 @@ class ClusterClient:
             each for each in others if now - self._silent.get(each, -FORGIVEN_SECONDS) >= FORGIVEN_SECONDS
         ]
         connection = None
-        for address in dict.fromkeys([*ready, *others]):
-            if address == last:
-                continue
-            try:
-                connection = await self._connect(address, "")
-                break
-            except ClientError as error:
-                if not error.retriable:
-                    raise
+        with suppress(BrokerUnreachableError):
+            connection = await self._connect_to_first(
+                [each for each in dict.fromkeys([*ready, *others]) if each != last], ""
+            )
         connection = connection or await self._connect_to_any("")
         self._asked = [address for address in self._asked if address != connection.address]
         self._asked.append(connection.address)
