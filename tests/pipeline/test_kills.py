@@ -24,18 +24,14 @@ AWAY_SECONDS_MAX = 2.0
 
 
 class World:
-    """A broker, a pipeline with a flow for each sink, and, if that is where it runs, a cluster of executors."""
+    """A broker, a pipeline with a flow for each sink, and, if that is where it runs, a cluster of two executors."""
 
-    def __init__(
-        self, directory: Path, sinks: Sequence[type[Sink]], where: str, executors: int, stack: ExitStack
-    ) -> None:
+    def __init__(self, directory: Path, sinks: Sequence[type[Sink]], where: str, stack: ExitStack) -> None:
         self.chance = random.Random(SEED)
         print(f"TIDELOG_KILLS_SEED={SEED}")
         self._workers: list[int] = []
         if where == CLUSTER:
-            cluster = bring_up(
-                directory / "cluster", workers=executors, cores=2 // executors, memory="1g", port=0
-            )
+            cluster = bring_up(directory / "cluster", workers=2, cores=1, memory="1g", port=0)
             stack.callback(bring_down, directory / "cluster")
             self._workers = [int(each.process["pid"]) for each in cluster.members[1:]]
             where = cluster.master
@@ -88,20 +84,33 @@ class World:
             print(sink.check())
 
 
-MakeWorld = Callable[[Sequence[type[Sink]], str, int], World]
+MakeWorld = Callable[[Sequence[type[Sink]], str], World]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
     with ExitStack() as stack:
-        yield lambda sinks, where, executors: World(tmp_path, sinks, where, executors, stack)
+        yield lambda sinks, where: World(tmp_path, sinks, where, stack)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_a_broker_and_a_driver_die(make_world: MakeWorld) -> None:
+    """Under both sinks at once. The driver is the last, because starting Spark is what takes long."""
+    world = make_world([Delta, Sqlite], LOCAL)
+    world.send(500)
+    with steadily(lambda: world.send(20), 0.25):
+        world.kill([world.kill_broker, world.pipeline.kill_driver], within_seconds=2, after_batch=1.0)
+    world.pipeline.catch_up()
+    world.check()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_executor_a_broker_and_a_driver_die(make_world: MakeWorld) -> None:
-    """On a cluster, under both sinks at once. The driver is the last, because starting Spark is what takes long."""
-    world = make_world([Delta, Sqlite], CLUSTER, 1)
+    """On a cluster, under both sinks at once."""
+    world = make_world([Delta, Sqlite], CLUSTER)
     world.send(500)
     with steadily(lambda: world.send(20), 0.25):
         kills = [world.kill_executor, world.kill_broker, world.pipeline.kill_driver]
@@ -116,7 +125,7 @@ def test_an_executor_a_broker_and_a_driver_die(make_world: MakeWorld) -> None:
 @pytest.mark.parametrize("sink", [Delta, Sqlite])
 @pytest.mark.parametrize("where", [LOCAL, CLUSTER])
 def test_they_die_again_and_again(make_world: MakeWorld, sink: type[Sink], where: str) -> None:
-    world = make_world([sink], where, 2)
+    world = make_world([sink], where)
     kills = list(itertools.islice(itertools.cycle(world.kinds()), KILLS))
     world.chance.shuffle(kills)
     world.send(1_000)
