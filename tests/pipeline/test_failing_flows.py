@@ -18,6 +18,7 @@ from tidelog.pipeline.values import Pipeline
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FLAKY = "tests.pipeline.flaky_job"
+RACE = "Task serialization failed: java.lang.IllegalStateException: Illegal size 5 of collection, expected 6"
 
 
 def states(status: PipelineStatus) -> dict[str, str]:
@@ -34,15 +35,24 @@ def test_restart_stop_and_continue(spark: Any, tmp_path: Path) -> None:
             flow("often", FLAKY, failures=9, on_failure="restart"),
             flow("once", FLAKY, failures=1),
             flow("fine", FLAKY),
+            flow("raced", FLAKY, failures=1, message=RACE),
         ),
     )
     seen: list[PipelineStatus] = []
     last = run(pipeline, on_status=seen.append)
-    assert states(last) == {"twice": "finished", "often": "failed", "once": "failed", "fine": "finished"}
-    twice, often, once, fine = last.flows
+    assert states(last) == {
+        "twice": "finished",
+        "often": "failed",
+        "once": "failed",
+        "fine": "finished",
+        "raced": "finished",
+    }
+    twice, often, once, fine, raced = last.flows
     assert (twice.restarts, twice.result, twice.error) == (2, {"tries": 3}, "RuntimeError: no ${PASSWORD}")
     assert (often.restarts, often.error) == (2, "RuntimeError: not yet")
     assert (once.restarts, fine.restarts, fine.error) == (0, 0, None)
+    assert raced.restarts == 1, "nothing was done yet, so it tries again"
+    assert "before any task had begun" in (raced.error or "")
     assert any(states(each)["twice"] == "waiting" for each in seen if each.flows)
     assert read_status(str(tmp_path)) == last and last.state == "stopped"
     assert spark.range(3).count() == 3, "a session that was there is left running"

@@ -36,6 +36,10 @@ _ADVICE: Final = (
         "the machine was too busy to start a Python process within Spark's ten seconds",
     ),
     (
+        r"Task serialization failed: java.(lang.IllegalStateException: Illegal size|util.ConcurrentModification)",
+        "two queries got into each other's way inside of Spark, before any task had begun",
+    ),
+    (
         r"Python worker exited unexpectedly|EOFException",
         "a Python worker died, which the system does when memory runs out (dmesg tells)",
     ),

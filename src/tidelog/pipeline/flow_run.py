@@ -6,6 +6,7 @@ Knows its job by two functions (`jobs/__init__.py`) and Spark's queries by what 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +29,14 @@ FORGIVEN_SECONDS: Final = 3600.0
 CANCEL_EVERY_SECONDS: Final = 0.2
 FULL_BYTES: Final = 16 * 1024
 """A disk with less left than a batch's own files take is full."""
-SLOW_STARTS_MAX: Final = 10
+HARMLESS_FAILURES_MAX: Final = 10
+"""In a row, of those below: no task of the batch had begun, so any flow may try again, whatever it is to do when it fails."""
 _SLOW_START: Final = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. Nothing was read yet, so any flow may try again."""
+"""Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. """
+_RACE_IN_SPARK: Final = re.compile(
+    r"Task serialization failed: java\.(lang\.IllegalStateException: Illegal size|util\.ConcurrentModificationException)"
+)
+"""Two queries of one session, and Spark changes something of one while it is being sent to the other's executors."""
 
 
 class FlowRun:
@@ -245,8 +251,8 @@ class FlowRun:
         self._failures_in_a_row += 1
         allowed = self._restarts_max if self._on_failure == "restart" else 0
         self.is_slow_to_start = _SLOW_START in str(failure)
-        if self.is_slow_to_start:
-            allowed = max(allowed, SLOW_STARTS_MAX)
+        if self.is_slow_to_start or _RACE_IN_SPARK.search(str(failure)):
+            allowed = max(allowed, HARMLESS_FAILURES_MAX)
         if self._failures_in_a_row <= allowed:
             pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (self._failures_in_a_row - 1))
             self._start_again_at = time.monotonic() + pause
