@@ -10,10 +10,12 @@ import pytest
 
 from tidelog.client.addresses import Address, parse_address
 from tidelog.client.blocking import Consumer, Producer
+from tidelog.client.cluster import ClusterClient
 from tidelog.client.connection import Connection
 from tidelog.testing import Cluster
 from tidelog.wire.api import ApiKey
 from tidelog.wire.error_codes import ErrorCode
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -123,6 +125,44 @@ def test_a_batch_that_went_to_the_wrong_broker_is_told_where_it_should_go() -> N
             told = (partition.current_leader.leader_id, partition.current_leader.leader_epoch)
             endpoints = [(each.node_id, each.port) for each in response.node_endpoints]
             if version < 10:
+                assert (told, endpoints) == ((-1, -1), [])
+            else:
+                assert told[0] == leader and told[1] >= 0
+                assert endpoints == [(leader, addresses[leader].port)]
+
+
+@pytest.mark.timeout(180)
+def test_a_reader_that_came_to_the_wrong_broker_is_told_where_to_go() -> None:
+    """KIP-951 again, for fetches; a follower would serve them, so the topic has one replica."""
+
+    async def misdirected(address: Address, topic_id: bytes, version: int) -> FetchResponse:
+        connection = await Connection.open(address)
+        try:
+            wanted = FetchPartition(0, fetch_offset=0, partition_max_bytes=1000)
+            topic = FetchTopic(TOPIC, topic_id=topic_id, partitions=[wanted])
+            request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic])
+            response: FetchResponse = await connection.request(ApiKey.FETCH, request, at_most=version)
+            return response
+        finally:
+            connection.abort()
+
+    async def topic_id_of(servers: str) -> bytes:
+        async with ClusterClient(servers) as client:
+            return (await client.topic(TOPIC)).topic_id
+
+    with Cluster(brokers=3) as cluster:
+        cluster.create_topic(TOPIC, replicas=[[1]])
+        addresses = [parse_address(each) for each in cluster.bootstrap_servers.split(",")]
+        topic_id = asyncio.run(topic_id_of(cluster.bootstrap_servers))
+        leader = cluster.leader_of(TOPIC, 0)
+        other = next(node for node in range(3) if node != leader)
+        for version in (15, 16, 17):
+            response = asyncio.run(misdirected(addresses[other], topic_id, version))
+            (partition,) = response.responses[0].partitions
+            assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            told = (partition.current_leader.leader_id, partition.current_leader.leader_epoch)
+            endpoints = [(each.node_id, each.port) for each in response.node_endpoints]
+            if version < 16:
                 assert (told, endpoints) == ((-1, -1), [])
             else:
                 assert told[0] == leader and told[1] >= 0

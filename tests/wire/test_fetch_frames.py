@@ -10,15 +10,25 @@ from hypothesis import strategies as st
 from tests.wire.test_produce_frames import IDS, INT16, INT32, INT64, NAMES
 from tidelog.wire.api import ApiKey
 from tidelog.wire.codec import joined
-from tidelog.wire.fetch_frames import FIRST_BY_ID, FIRST_FLEXIBLE, Fetched, FetchedTopic, write_fetch_response
+from tidelog.wire.fetch_frames import (
+    FIRST_BY_ID,
+    FIRST_FLEXIBLE,
+    FIRST_WITH_LEADERS,
+    Fetched,
+    FetchedTopic,
+    write_fetch_response,
+)
 from tidelog.wire.headers import encode_response
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
+from tidelog.wire.node_endpoints import NodeAddress
 
 VERSIONS = range(4, 19)
 
@@ -51,7 +61,9 @@ PARTITIONS = st.builds(
     st.none() | st.lists(st.tuples(INT64, INT64), max_size=3),
     st.none() | st.tuples(st.integers(0, 1 << 30), INT64),
     INT32,
-)
+    st.none() | st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)),
+).map(lambda fetched: fetched if fetched.diverging is None else fetched._replace(current_leader=None))
+ENDPOINTS = st.lists(st.builds(NodeAddress, INT32, NAMES, INT32, st.none() | NAMES), max_size=3)
 
 
 @given(
@@ -64,23 +76,33 @@ PARTITIONS = st.builds(
     INT32,
     INT32,
     INT16,
+    ENDPOINTS,
 )
 def test_answers(
-    topics: list[FetchedTopic], version: int, correlation_id: int, session_id: int, error_code: int
+    topics: list[FetchedTopic],
+    version: int,
+    correlation_id: int,
+    session_id: int,
+    error_code: int,
+    endpoints: list[NodeAddress],
 ) -> None:
     if version < FIRST_FLEXIBLE:
         topics = [
             FetchedTopic(
-                topic.name, topic.topic_id, [each._replace(diverging=None) for each in topic.partitions]
+                topic.name,
+                topic.topic_id,
+                [each._replace(diverging=None, current_leader=None) for each in topic.partitions],
             )
             for topic in topics
         ]
+    if version < FIRST_WITH_LEADERS:
+        endpoints = []
     parts = write_fetch_response(
-        version, correlation_id, topics, session_id=session_id, error_code=error_code
+        version, correlation_id, topics, session_id=session_id, error_code=error_code, endpoints=endpoints
     )
-    expected = encode_response(
-        ApiKey.FETCH, version, correlation_id, as_message(topics, version, session_id, error_code)
-    )
+    message = as_message(topics, version, session_id, error_code)
+    message.node_endpoints = [NodeEndpoint(*endpoint) for endpoint in endpoints]
+    expected = encode_response(ApiKey.FETCH, version, correlation_id, message)
     assert joined(parts) == joined(expected)
     assert [part for part in parts if isinstance(part, Range)] == [
         part for part in expected if isinstance(part, Range)
@@ -119,4 +141,6 @@ def as_partition(fetched: Fetched, version: int) -> PartitionData:
     )
     if fetched.diverging is not None:
         data.diverging_epoch = EpochEndOffset(*fetched.diverging)
+    if fetched.current_leader is not None:
+        data.current_leader = LeaderIdAndEpoch(*fetched.current_leader)
     return data

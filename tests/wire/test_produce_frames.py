@@ -23,13 +23,13 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tidelog.wire.node_endpoints import NodeAddress
 from tidelog.wire.produce_frames import (
     FIRST_BY_ID,
     FIRST_FLEXIBLE,
     FIRST_WITH_LEADERS,
     FIRST_WITH_LOG_START,
     FIRST_WITH_REASONS,
-    NodeAddress,
     Outcome,
     read_produce,
     write_produce_response,

@@ -199,6 +199,7 @@ class ClusterNode:
             replication=ReplicationSettings(
                 lambda: self.lifecycle.epoch, settings.lag_seconds_max, self.isr_changes, self
             ),
+            image=lambda: self.metadata.image,
         )
         self.leaderless = LeaderlessReplicas(self.id, self.partitions)
         self.fetchers = Fetchers(self._make_fetcher)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.cluster.topic_policy import TopicPolicy
+from tidelog.controller.image import MetadataImage
 from tidelog.errors import RequestError, TidelogError
 from tidelog.replication.assignment import Assignment
 from tidelog.replication.leader import ALONE, ReplicationSettings
@@ -53,7 +54,10 @@ class PartitionTable:
         now: Callable[[], float],
         on_dir_offline: Callable[[str], None],
         replication: ReplicationSettings = ALONE,
+        image: Callable[[], MetadataImage] = MetadataImage,
     ) -> None:
+        """`image`: the metadata, asked only about partitions that are not here."""
+        self._image = image
         self._broker_id = broker_id
         self._now = now
         self._replication = replication
@@ -85,9 +89,12 @@ class PartitionTable:
                 raise RequestError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline; the broker's log says why"
                 )
-            raise RequestError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not host {topic}-{index}"
-            )
+            known = self._image().topic(topic)
+            if known is not None and index in known.partitions:
+                raise RequestError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} has no replica on this broker"
+                )
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
         if partition.leader is None and partition.stopped_with is None:
             raise RequestError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -96,7 +103,12 @@ class PartitionTable:
         return partition
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        return self._names.get(topic_id)
+        """Of any topic of the cluster; those with a replica here are found first, and for as long as it is here."""
+        name = self._names.get(topic_id)
+        if name is None:
+            known = self._image().topics_by_id.get(topic_id)
+            name = None if known is None else known.name
+        return name
 
     # ---- what the metadata asks for
 

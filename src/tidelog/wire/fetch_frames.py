@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from tidelog.wire.node_endpoints import NodeAddress, tagged_endpoints
 from tidelog.wire.types import Part
 from tidelog.wire.varint import write_uvarint
 
@@ -20,6 +21,7 @@ FIRST_WITH_SESSIONS: Final = 7
 FIRST_WITH_READ_REPLICA: Final = 11
 FIRST_FLEXIBLE: Final = 12
 FIRST_BY_ID: Final = 13
+FIRST_WITH_LEADERS: Final = 16
 
 NO_OFFSET: Final = -1
 NO_REPLICA: Final = -1
@@ -40,6 +42,8 @@ class Fetched(NamedTuple):
     """Epoch and end offset up to which the reader's log agrees with ours."""
     preferred: int = NO_REPLICA
     """The broker that the reader should read from instead (KIP-392)."""
+    current_leader: tuple[int, int] | None = None
+    """Who leads, and in which epoch, for a reader that came to the wrong broker (KIP-951)."""
 
 
 class FetchedTopic(NamedTuple):
@@ -60,6 +64,7 @@ _REPLICA_AND_SIZE = Struct(">ii").pack
 _ABORTED = Struct(">qq").pack
 _ABORTED_FLEXIBLE = Struct(">qqx").pack
 _DIVERGING = Struct(">BBBiqx").pack  # one tagged field, number 0, of 13 bytes
+_LEADER = Struct(">BBBiix").pack  # one tagged field, number 1, of 9 bytes
 _PLAIN_FLEXIBLE = Struct(">ihqqqBi").pack  # no aborted transactions; the preferred replica
 _NO_TAGS = b"\0"
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
@@ -72,8 +77,9 @@ def write_fetch_response(
     *,
     session_id: int = 0,
     error_code: int = 0,
+    endpoints: Sequence[NodeAddress] = (),
 ) -> list[Part]:
-    """A whole response frame, its length included: bytes, and file ranges where records are."""
+    """A whole response frame, its length included: bytes, and file ranges where records are. `endpoints`: where the leaders are that partitions name, from version 16 on."""
     parts: list[Part] = []
     pieces: list[bytes] = []
     add = pieces.append
@@ -106,12 +112,15 @@ def write_fetch_response(
                 size += len(joined) + len(records)
                 pieces.clear()
             if flexible:
-                diverging = fetched[7]
-                add(_NO_TAGS if diverging is None else _DIVERGING(1, 0, 13, *diverging))
+                diverging, leader = fetched[7], fetched[9]
+                if diverging is not None:
+                    add(_DIVERGING(1, 0, 13, *diverging))
+                else:
+                    add(_NO_TAGS if leader is None else _LEADER(1, 1, 9, *leader))
         if flexible:
             add(_NO_TAGS)
     if flexible:
-        add(_NO_TAGS)
+        add(tagged_endpoints(endpoints) if endpoints else _NO_TAGS)
     joined = b"".join(pieces)
     if joined or not parts:
         parts.append(joined)
@@ -142,6 +151,7 @@ def _write_flexible(fetched: Fetched, pieces: list[bytes]) -> None:
         aborted,
         _,
         preferred,
+        _,
     ) = fetched
     length = write_uvarint(len(records) + 1)
     if aborted is None:
@@ -171,6 +181,7 @@ def _write_plain(fetched: Fetched, pieces: list[bytes], version: int) -> None:
         aborted,
         _,
         preferred,
+        _,
     ) = fetched
     count = -1 if aborted is None else len(aborted)
     if version >= FIRST_WITH_LOG_START:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from tidelog.errors import ProtocolError
 from tidelog.wire.limits import REQUEST_ENTRIES_MAX
+from tidelog.wire.node_endpoints import NodeAddress, tagged_endpoints
 from tidelog.wire.types import ZERO_UUID
 from tidelog.wire.varint import finish_uvarint, skip_tags, write_uvarint
 
@@ -231,13 +232,6 @@ class Outcome:
         self.base_offset = -1
 
 
-class NodeAddress(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
 TopicOutcome: TypeAlias = tuple[bytes, list[Outcome]]
 """The topic as it stood in the request, and its batches."""
 
@@ -343,7 +337,7 @@ def _write_flexible(
                 )
         pieces.append(_NO_TAGS)
     if endpoints:
-        pieces.append(_NO_THROTTLE + _tagged_endpoints(endpoints))
+        pieces.append(_NO_THROTTLE + tagged_endpoints(endpoints))
     else:
         pieces.append(_NO_THROTTLE_NO_TAGS)
     count = len(topics)
@@ -375,16 +369,6 @@ def _flexible_failure(outcome: Outcome) -> bytes:
     leader = outcome.current_leader
     pieces.append(_NO_TAGS if leader is None else _PACK_LEADER(1, 0, 9, *leader))
     return b"".join(pieces)
-
-
-def _tagged_endpoints(endpoints: Sequence[NodeAddress]) -> bytes:
-    """The answer's tagged fields: number 0."""
-    pieces = [_count(len(endpoints))]
-    for node_id, host, port, rack in endpoints:
-        pieces += (_PACK_INT(node_id), _compact_text(host), _PACK_INT(port))
-        pieces += (_NO_TAGS if rack is None else _compact_text(rack), _NO_TAGS)
-    field = b"".join(pieces)
-    return b"\1\0" + write_uvarint(len(field)) + field
 
 
 def _count(count: int) -> bytes:

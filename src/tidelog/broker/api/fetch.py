@@ -20,6 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.leader_hints import LeaderHints
 from tidelog.broker.limited_log import LimitedLog
 from tidelog.broker.pending import Pending
 from tidelog.errors import CorruptDataError, RequestError
@@ -33,7 +34,13 @@ from tidelog.storage.cold_read import ColdBytes, find_cold, warm_all
 from tidelog.storage.disk import DiskError, FileRange
 from tidelog.wire.codec import request_decoder
 from tidelog.wire.error_codes import ErrorCode
-from tidelog.wire.fetch_frames import FIRST_BY_ID, Fetched, FetchedTopic, write_fetch_response
+from tidelog.wire.fetch_frames import (
+    FIRST_BY_ID,
+    FIRST_WITH_LEADERS,
+    Fetched,
+    FetchedTopic,
+    write_fetch_response,
+)
 from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.types import ZERO_UUID, Part
 
@@ -46,6 +53,7 @@ PARKED_BYTES = 500
 """What a partition of a fetch takes while it waits, its place in a session included, about."""
 WARM_ROUNDS_MAX = 4
 """Index, batches, and once more if the kernel dropped them meanwhile; then the loop waits for the disk."""
+_LED_ELSEWHERE = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 _new_tuple = tuple.__new__
 
 complaints = LimitedLog(logging.getLogger("tidelog.broker"), lines_per_second=2)
@@ -250,8 +258,13 @@ class _Fetch:
         session, incremental = self.fetch.session, self.fetch.incremental
         topics: list[FetchedTopic] = []
         topic: FetchedTopic | None = None
+        hints: LeaderHints | None = None
+        context = self.context
         for target, (fetched, _) in zip(self.fetch.targets, found, strict=True):
             name, topic_id, _index = target.key
+            if fetched.error_code in _LED_ELSEWHERE and context.version >= FIRST_WITH_LEADERS:
+                hints = hints or LeaderHints(self.broker)
+                fetched = fetched._replace(current_leader=hints.leader_of(target.name, fetched.partition))
             if session is not None:
                 must_answer = session.must_answer(
                     target.key,
@@ -269,9 +282,12 @@ class _Fetch:
                 topic = _new_tuple(FetchedTopic, (name, topic_id, []))
                 topics.append(topic)
             topic.partitions.append(fetched)
-        context = self.context
         return write_fetch_response(
-            context.version, context.correlation_id, topics, session_id=self.fetch.session_id
+            context.version,
+            context.correlation_id,
+            topics,
+            session_id=self.fetch.session_id,
+            endpoints=() if hints is None else hints.endpoints(context.connection.listener_name),
         )
 
     # ---- reading
@@ -388,7 +404,18 @@ class _Fetch:
         start = log.log_start_offset
         return _new_tuple(
             Fetched,
-            (index, 0, log.high_watermark, last_stable_offset, start, records, aborted, None, NO_PREFERENCE),
+            (
+                index,
+                0,
+                log.high_watermark,
+                last_stable_offset,
+                start,
+                records,
+                aborted,
+                None,
+                NO_PREFERENCE,
+                None,
+            ),
         )
 
 

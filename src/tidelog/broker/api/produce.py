@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.leader_hints import LeaderHints
 from tidelog.broker.pending import Pending
 from tidelog.errors import ProtocolError, RequestError
 from tidelog.internal_topics import is_internal_topic
 from tidelog.records.validation import RecordsRefusedError
-from tidelog.replication.assignment import NO_LEADER
 from tidelog.replication.partition import Partition
 from tidelog.replication.purgatory import CommitWait
 from tidelog.storage.disk import DiskError
@@ -27,7 +27,6 @@ from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.produce_frames import (
     FIRST_BY_ID,
     FIRST_WITH_LEADERS,
-    NodeAddress,
     Outcome,
     TopicOutcome,
     read_produce,
@@ -92,22 +91,12 @@ def _write(broker: Broker, context: RequestContext, names: list[str], answers: l
         for outcome in outcomes
     ):
         return write_produce_response(version, context.correlation_id, answers)
-    leaders: set[int] = set()
-    # The newest there is: the broker may be about to act by it.
-    image = broker.node.metadata.image
+    hints = LeaderHints(broker)
     for name, (_, outcomes) in zip(names, answers, strict=True):
-        topic = image.topic(name)
         for outcome in outcomes:
-            found = topic.partitions.get(outcome.index) if topic is not None else None
-            misdirected = outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if misdirected and found is not None and found.leader not in (NO_LEADER, broker.node_id):
-                outcome.current_leader = (found.leader, found.leader_epoch)
-                leaders.add(found.leader)
-    endpoints = [
-        NodeAddress(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
-        for endpoint in broker.view.endpoints(context.connection.listener_name)
-        if endpoint.node_id in leaders
-    ]
+            if outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                outcome.current_leader = hints.leader_of(name, outcome.index)
+    endpoints = hints.endpoints(context.connection.listener_name)
     return write_produce_response(version, context.correlation_id, answers, endpoints)
 
 
