@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.client.metadata import TopicPartition
-from tidelog.spark.fetch_sizes import FIRST_BYTES, SPARE_BYTES, FetchSizes
+from tidelog.spark.fetch_sizes import SPARE_BYTES, FetchSizes
 from tidelog.spark.limits import Patience, limited_by_bytes, limited_by_offsets, waiting
 from tidelog.spark.offsets import MARKS, Offsets, OffsetsError, parse_assignment
 from tidelog.spark.ranges import OffsetRange, pack, split
@@ -167,29 +167,27 @@ def test_small_batches_wait_for_more_but_not_for_ever() -> None:
 # ---- how much is asked for at once
 
 
-def test_the_first_answer_is_small_and_the_last_one_holds_what_is_left() -> None:
+def test_not_much_more_is_asked_for_than_what_is_left() -> None:
     sizes = FetchSizes()
-    limit = 4 * FIRST_BYTES
-    assert sizes.wanted(A, 1_000_000, is_first=True, limit=limit) == FIRST_BYTES
-    assert sizes.wanted(A, 1, is_first=False, limit=limit) == limit, "nothing is known yet"
-    sizes.learn(A, FIRST_BYTES, FIRST_BYTES // 1000)
-    assert sizes.wanted(A, 1_000_000, is_first=False, limit=limit) == limit
-    left = sizes.wanted(A, 1000, is_first=False, limit=limit)
-    assert 1_000_000 < left < 1_000_000 * 1.1 + SPARE_BYTES
-    assert sizes.wanted(A, 1, is_first=True, limit=limit) < SPARE_BYTES + 2000
-    assert sizes.wanted(B, 1, is_first=False, limit=limit) == limit, "of another partition"
+    limit = 8 << 20
+    assert sizes.wanted(A, 1, limit) == limit, "nothing is known yet"
+    sizes.learn(A, 1 << 20, 1 << 10)
+    assert sizes.wanted(A, 1_000_000, limit) == limit
+    assert 1 << 20 < sizes.wanted(A, 1 << 10, limit) < (1 << 20) * 1.1 + SPARE_BYTES
+    assert sizes.wanted(B, 1, limit) == limit, "of another partition"
+    sizes.learn(A, 100 << 20, 1 << 10)
+    assert sizes.wanted(A, 1 << 10, limit) == limit, "records have grown since"
 
 
 @given(
     size=st.integers(0, 1 << 40),
     offsets=st.integers(-1, 1 << 40),
     left=st.integers(1, 1 << 62),
-    is_first=st.booleans(),
     limit=st.integers(1, 1 << 31),
 )
 def test_something_is_always_asked_for_and_never_more_than_the_limit(
-    size: int, offsets: int, left: int, is_first: bool, limit: int
+    size: int, offsets: int, left: int, limit: int
 ) -> None:
     sizes = FetchSizes()
     sizes.learn(A, size, offsets)
-    assert 0 < sizes.wanted(A, left, is_first=is_first, limit=limit) <= limit
+    assert 0 < sizes.wanted(A, left, limit) <= limit

@@ -17,7 +17,7 @@ from tidelog.client.blocking import Admin
 from tidelog.client.errors import ClientError
 from tidelog.spark import fetch as fetch_module
 from tidelog.spark.fetch_requests import fetch
-from tidelog.spark.fetch_sizes import FIRST_BYTES, SPARE_BYTES
+from tidelog.spark.fetch_sizes import SPARE_BYTES
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.options import OptionError
 from tidelog.spark.source import TidelogDataSource
@@ -324,8 +324,7 @@ def test_a_small_batch_fetches_little_more_than_its_records(
     monkeypatch.setattr(fetch_module, "fetch", counted)
     send(servers, topic, [b"%4d" % number * 256 for number in range(8000)])  # 1 KiB each
     query = earliest(servers, subscribe=topic, maxOffsetsPerTrigger="500")
-    query.trigger()
-    assert sum(fetched) <= FIRST_BYTES, "before anything is known"
+    query.trigger()  # from here on it is known how large they are
     fetched.clear()
     assert len(query.trigger()) == 500
     assert sum(fetched) <= 500 * 1024 * 1.2 + SPARE_BYTES, fetched

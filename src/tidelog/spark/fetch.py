@@ -232,12 +232,8 @@ class RangesFetch:
         return fetched
 
     def _bytes_for(self, each: _Open) -> int:
-        return self._sizes.wanted(
-            each.tp,
-            each.wanted.end - each.position,
-            is_first=each.position == each.wanted.start,
-            limit=self._settings.max_partition_fetch_bytes,
-        )
+        left = each.wanted.end - each.position
+        return self._sizes.wanted(each.tp, left, self._settings.max_partition_fetch_bytes)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 

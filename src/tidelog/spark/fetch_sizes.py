@@ -1,4 +1,4 @@
-"""How much a task asks for at once: a little at first, so that the pipe to Java is filled soon, then as much as pays, and of the last answer not more than what is left.
+"""How much a task asks for at once: as much as pays, and in the end not more than what is left of its range.
 
 Records behind the end of a range are fetched for nothing: the next micro-batch is read by whatever worker is free. How many bytes an offset takes is known from
 the answer before, of this task or of an earlier one in the same process. A guess that is too low costs a round trip, never a record. Pure.
@@ -10,8 +10,6 @@ from typing import Final
 
 from tidelog.client.metadata import TopicPartition
 
-FIRST_BYTES: Final = 2 << 20
-"""Of the first answer of a range: decoded and on its way to Java while the next one arrives."""
 SPARE_SHARE: Final = 0.05
 SPARE_BYTES: Final = 256 << 10
 """Beyond what is left by the guess: records differ in size, and the last batch is needed whole."""
@@ -27,11 +25,10 @@ class FetchSizes:
         if size > 0 and offsets > 0:
             self._bytes_per_offset[tp] = size / offsets
 
-    def wanted(self, tp: TopicPartition, offsets_left: int, *, is_first: bool, limit: int) -> int:
+    def wanted(self, tp: TopicPartition, offsets_left: int, limit: int) -> int:
         """Bytes to ask for, at most `limit`."""
         known = self._bytes_per_offset.get(tp)
-        most = min(limit, FIRST_BYTES) if is_first else limit
         if known is None:
-            return most
+            return limit
         left = known * offsets_left * (1 + SPARE_SHARE) + SPARE_BYTES
-        return most if left >= most else int(left)
+        return limit if left >= limit else int(left)
