@@ -28,7 +28,19 @@ from rich.console import Console
 from bench import memory_at_hand, spark_plan, spark_report
 from bench.run import machine
 from bench.spark_data import NO_DATA, Data, delete_topic, make, make_topic
-from bench.spark_plan import OURS, PARQUET, PRUNED, SEGMENTS, TUNED, TUNED_READ, TUNED_WRITE, VARIANTS
+from bench.spark_plan import (
+    OURS,
+    PARQUET,
+    PARTITIONS,
+    PRUNED,
+    READY,
+    SEGMENTS,
+    TUNED,
+    TUNED_READ,
+    TUNED_WRITE,
+    VARIANTS,
+)
+from bench.spark_ready import NAME
 from bench.spark_samples import Load, Measured, Sample, Samples
 from bench.spark_session import SparkChild
 from bench.topics import QUICK_DELETION
@@ -100,6 +112,12 @@ class Bench:
             return Asked("trickle", {"format": format, "options": options, **where})
         if kind == "stream":
             rows = spark_plan.STREAM_ROWS[data.size] // self._share
+            if variant == READY:
+                ready = {"rows": data.rows, "size": data.size, "tasks": PARTITIONS, "batchRows": rows}
+                options = {name: str(value) for name, value in ready.items()}
+                return Asked(
+                    "stream", {"format": NAME, "options": options, "skipped": spark_plan.STREAM_SKIPPED}
+                )
             limits = {"maxOffsetsPerTrigger": str(rows), "startingOffsets": "earliest"}
             arguments = {"format": format, "options": {**servers, **limits, **tuned}}
             return Asked("stream", {**arguments, "skipped": spark_plan.STREAM_SKIPPED})

@@ -22,20 +22,21 @@ CODECS_OF: Final = {
 """What a codec costs is seen where nothing else is done with the rows; the rest is measured without."""
 KINDS: Final = tuple(CODECS_OF)
 
-OURS, SEGMENTS, JVM, TUNED, PARQUET, PRUNED = (
+OURS, SEGMENTS, JVM, TUNED, PARQUET, PRUNED, READY = (
     "tidelog",
     "segments",
     "JVM",
     "JVM tuned",
     "parquet",
     "tidelog, value only",
+    "ready-made Arrow",
 )
 TUNED_READ: Final = {"kafka.max.poll.records": "100000", "kafka.max.partition.fetch.bytes": "8388608"}
 TUNED_WRITE: Final = {"kafka.batch.size": "262144", "kafka.linger.ms": "20"}
 VARIANTS: Final = {
     "noop": (OURS, SEGMENTS, JVM, TUNED, PARQUET),
     "sum": (OURS, PRUNED, SEGMENTS, JVM, TUNED, PARQUET),
-    "stream": (OURS, JVM, TUNED),
+    "stream": (OURS, JVM, TUNED, READY),
     "tiny": (OURS, JVM),
     "sink": (OURS, JVM, TUNED),
 }

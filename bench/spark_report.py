@@ -14,7 +14,20 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.spark_plan import AIMS, CODECS, JVM, KINDS, OURS, PRUNED, SEGMENTS, TUNED, VARIANTS, Aim, aim_for
+from bench.spark_plan import (
+    AIMS,
+    CODECS,
+    JVM,
+    KINDS,
+    OURS,
+    PRUNED,
+    READY,
+    SEGMENTS,
+    TUNED,
+    VARIANTS,
+    Aim,
+    aim_for,
+)
 from bench.spark_samples import Load, Measured, Sample, Samples, merged
 
 
@@ -86,7 +99,7 @@ def unmeasured(samples: Samples) -> list[Aim]:
 def ratios_of(samples: Samples, load: Load, variant: str, beside: str) -> list[float]:
     """The ratio of each round, not of medians: what disturbs a round disturbs both."""
     others = samples.get((load, beside))
-    if not others or variant not in (OURS, SEGMENTS, PRUNED):
+    if not others or variant not in (OURS, SEGMENTS, PRUNED, READY):
         return []
     return [mine.figure / theirs.figure for mine, theirs in zip(samples[load, variant], others, strict=True)]
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.client.metadata import TopicPartition
+from tidelog.spark.fetch_sizes import SPARE_BYTES, FetchSizes
 from tidelog.spark.limits import Patience, limited_by_bytes, limited_by_offsets, waiting
 from tidelog.spark.offsets import MARKS, Offsets, OffsetsError, parse_assignment
 from tidelog.spark.ranges import OffsetRange, pack, split
@@ -161,3 +162,32 @@ def test_small_batches_wait_for_more_but_not_for_ever() -> None:
     assert patience.is_over({A: 1}, {A: 11}, now_ms=3_999)
     assert not patience.is_over({A: 11}, {A: 12}, now_ms=7_998)
     assert patience.is_over({A: 11}, {A: 12}, now_ms=7_999)
+
+
+# ---- how much is asked for at once
+
+
+def test_not_much_more_is_asked_for_than_what_is_left() -> None:
+    sizes = FetchSizes()
+    limit = 8 << 20
+    assert sizes.wanted(A, 1, limit) == limit, "nothing is known yet"
+    sizes.learn(A, 1 << 20, 1 << 10)
+    assert sizes.wanted(A, 1_000_000, limit) == limit
+    assert 1 << 20 < sizes.wanted(A, 1 << 10, limit) < (1 << 20) * 1.1 + SPARE_BYTES
+    assert sizes.wanted(B, 1, limit) == limit, "of another partition"
+    sizes.learn(A, 100 << 20, 1 << 10)
+    assert sizes.wanted(A, 1 << 10, limit) == limit, "records have grown since"
+
+
+@given(
+    size=st.integers(0, 1 << 40),
+    offsets=st.integers(-1, 1 << 40),
+    left=st.integers(1, 1 << 62),
+    limit=st.integers(1, 1 << 31),
+)
+def test_something_is_always_asked_for_and_never_more_than_the_limit(
+    size: int, offsets: int, left: int, limit: int
+) -> None:
+    sizes = FetchSizes()
+    sizes.learn(A, size, offsets)
+    assert 0 < sizes.wanted(A, left, limit) <= limit

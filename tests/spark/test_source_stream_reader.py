@@ -15,6 +15,9 @@ from tests.spark.driving import Query, numbered, send, values
 from tidelog.client import TopicPartition
 from tidelog.client.blocking import Admin
 from tidelog.client.errors import ClientError
+from tidelog.spark import fetch as fetch_module
+from tidelog.spark.fetch_requests import fetch
+from tidelog.spark.fetch_sizes import SPARE_BYTES
 from tidelog.spark.loss import DataLossError
 from tidelog.spark.options import OptionError
 from tidelog.spark.source import TidelogDataSource
@@ -305,3 +308,32 @@ def test_what_makes_no_sense(servers: str) -> None:
     files = TidelogDataSource({"path": "data", "subscribe": "x"})
     with pytest.raises(OptionError, match="are read as a batch"):
         files.streamReader(files.schema())
+
+
+def test_a_small_batch_fetches_little_more_than_its_records(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind the end of a micro-batch is not fetched for nothing, however much there is."""
+    fetched: list[int] = []
+
+    async def counted(*arguments: Any, **more: Any) -> Any:
+        answers = await fetch(*arguments, **more)
+        fetched.append(sum(len(data.records or b"") for _, data in answers))
+        return answers
+
+    monkeypatch.setattr(fetch_module, "fetch", counted)
+    send(servers, topic, [b"%4d" % number * 256 for number in range(8000)])  # 1 KiB each
+    query = earliest(servers, subscribe=topic, maxOffsetsPerTrigger="500")
+    query.trigger()  # from here on it is known how large they are
+    fetched.clear()
+    assert len(query.trigger()) == 500
+    assert sum(fetched) <= 500 * 1024 * 1.2 + SPARE_BYTES, fetched
+
+
+def test_records_that_grow_are_all_read_though_less_was_expected(servers: str, topic: str) -> None:
+    written = [b"x"] * 3000 + [b"%06d" % number * 4000 for number in range(100)] + [b"y"] * 50
+    send(servers, topic, written)
+    query = earliest(servers, subscribe=topic, maxOffsetsPerTrigger="3000")
+    rows = [row for batch in query.all_now() for row in batch]
+    assert values(rows) == written
+    assert [row["offset"] for row in rows] == list(range(len(written)))

@@ -20,6 +20,7 @@ from tidelog.client.metadata import ZERO_ID, TopicPartition
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.client.settings import ConsumerSettings
 from tidelog.spark.fetch_requests import fetch
+from tidelog.spark.fetch_sizes import FetchSizes
 from tidelog.spark.loss import Cause, DataLossError, Loss
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.fetch import PartitionData
@@ -88,8 +89,10 @@ class RangesFetch:
         *,
         fail_on_data_loss: bool,
         patience_ms: int,
+        sizes: FetchSizes | None = None,
     ) -> None:
         self._cluster = cluster
+        self._sizes = sizes or FetchSizes()
         self._settings = settings
         self._fail_on_data_loss = fail_on_data_loss
         self._patience_ms = patience_ms
@@ -198,7 +201,7 @@ class RangesFetch:
                 self._cluster,
                 node,
                 {each.tp: each.position for each in ranges},
-                partition_bytes=settings.max_partition_fetch_bytes,
+                partition_bytes={each.tp: self._bytes_for(each) for each in ranges},
                 bytes_max=settings.fetch_max_bytes,
                 wait_ms=settings.fetch_max_wait_ms,
                 timeout_ms=settings.fetch_max_wait_ms + settings.request_timeout_ms,
@@ -228,6 +231,10 @@ class RangesFetch:
                 await self._nothing(each, data)
         return fetched
 
+    def _bytes_for(self, each: _Open) -> int:
+        left = each.wanted.end - each.position
+        return self._sizes.wanted(each.tp, left, self._settings.max_partition_fetch_bytes)
+
     # -- answers ----------------------------------------------------------------------------------------------------
 
     async def _take(self, each: _Open, data: PartitionData) -> Fetched | None:
@@ -246,6 +253,7 @@ class RangesFetch:
         chunk = Chunk(each.tp, data.records, each.position, aborted=aborted)
         if not chunk.size or chunk.next_offset <= each.position:
             return None
+        self._sizes.learn(each.tp, chunk.size, chunk.next_offset - each.position)
         each.position = chunk.next_offset
         each.progress_at = each.waiting_since = asyncio.get_running_loop().time()
         each.empty_answers = each.tries = 0

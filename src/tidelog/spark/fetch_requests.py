@@ -27,7 +27,7 @@ async def fetch(
     node: int,
     offsets: Mapping[TopicPartition, int],
     *,
-    partition_bytes: int,
+    partition_bytes: Mapping[TopicPartition, int],
     bytes_max: int,
     wait_ms: int,
     timeout_ms: int | None = None,
@@ -46,7 +46,7 @@ async def fetch(
                 fetch_offset=offset,
                 last_fetched_epoch=-1,
                 log_start_offset=-1,
-                partition_max_bytes=partition_bytes,
+                partition_max_bytes=partition_bytes[tp],
             )
         )
     names = {topic.topic_id: topic.topic for topic in topics.values()}

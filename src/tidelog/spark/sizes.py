@@ -43,7 +43,7 @@ async def _sample(
         cluster,
         node,
         {tp: positions[tp] for tp in tps},
-        partition_bytes=SAMPLE_BYTES,
+        partition_bytes=dict.fromkeys(tps, SAMPLE_BYTES),
         bytes_max=SAMPLE_BYTES * len(tps),
         wait_ms=0,
     )

@@ -80,6 +80,7 @@ class TaskReader:
             partition.ranges,
             fail_on_data_loss=self._fail_on_data_loss,
             patience_ms=self._patience_ms,
+            sizes=client.sizes,
         )
         try:
             while not fetch.is_over:

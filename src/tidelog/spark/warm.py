@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from tidelog.client.cluster import ClusterClient
 from tidelog.client.loop_thread import LoopThread
 from tidelog.client.settings import ConsumerSettings
+from tidelog.spark.fetch_sizes import FetchSizes
 
 T = TypeVar("T")
 CLIENTS_MAX: Final = 4
@@ -28,6 +29,8 @@ class WarmClient:
         self.settings = ConsumerSettings.configured({"bootstrap.servers": servers, **settings})[1]
         self.cluster = ClusterClient(servers, self.settings)
         self.loop = loop
+        self.sizes = FetchSizes()
+        """Used on the loop only."""
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         return self.loop.run(work, timeout)
