@@ -24,7 +24,8 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    seconds: float = 58.0
+    seconds: float = 60.0
+    """Of the phase in which everything may go wrong: what comes after it is as long as the cluster needs."""
     voters: tuple[int, ...] = (0, 1, 2)
     brokers: tuple[int, ...] = (0, 1, 2)
     racks: int = 0
