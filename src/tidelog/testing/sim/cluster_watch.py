@@ -132,7 +132,7 @@ class Watch:
                     log.high_watermark,
                     log.truncation_count,
                     partition.leader_epoch,
-                    partition.leader is None,
+                    partition.leader is None or partition.leader.isr.partition_epoch,
                 )
                 if seen != view.seen and partition.stopped_with is None:
                     self._changed(view, seen)
@@ -165,7 +165,7 @@ class Watch:
         before, view.seen = view.seen, seen
         if before and before[2] != seen[2]:
             self._world.sometimes("truncated")
-        if not before or before[3:] != seen[3:]:
+        if not before or before[3] != seen[3] or (before[4] is True) != (seen[4] is True):
             role = "follows" if view.partition.leader is None else "leads"
             self._world.trace(
                 f"broker {view.broker_id} {role} {view.partition!r} epoch {seen[3]} from {seen[0]}, hw {seen[1]}"

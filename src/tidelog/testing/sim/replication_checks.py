@@ -138,7 +138,12 @@ class EnoughCountTowardsTheWatermark(Invariant):
         leader, controller = replica.leader, self.ledger.controller
         if leader is None or replica.high_watermark <= before:
             return
-        known = controller.isr_of.get(leader.isr.partition_epoch, ())
+        # It may have heard of several changes in this one step, and have moved its watermark by any of them.
+        epoch = leader.isr.partition_epoch
+        passed = range(
+            min(replica.partition_epoch + 1, epoch) if replica.partition_epoch >= 0 else epoch, epoch + 1
+        )
+        known = max((controller.isr_of.get(each, ()) for each in passed), key=len)
         if len(known) < controller.effective_min:
             raise self.broken(
                 f"broker {replica.broker.broker_id} committed up to {replica.high_watermark} with the ISR {known},"
