@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.replication.assignment import NO_LEADER
+from tidelog.replication.assignment import NO_LEADER, Assignment
 from tidelog.testing.sim.storage_checks import Violation
 
 if TYPE_CHECKING:
@@ -204,6 +204,31 @@ class OnlyThisEpochCounts(Invariant):
                 raise self.broken(f"broker {other} counts in epoch {leader.epoch}, and has not fetched in it")
 
 
+class JoinersHaveFetched(Invariant):
+    """I22, H7: whoever comes into an ISR has fetched from this leader in this epoch, in the run that the controller knows: what an earlier run had may not be there any more."""
+
+    def __init__(self) -> None:
+        self._runs: set[tuple[int, int, int]] = set()
+        self._known: Assignment | None = None
+
+    def fetch_counted(self, replica: Replica, fetch: ReplicaFetch) -> None:
+        self._runs.add((fetch.leader_epoch, fetch.broker_id, fetch.broker_epoch))
+
+    def image_changed(self, image: State) -> None:
+        before, now = self._known, image.assignment
+        self._known = now
+        if before is None or before.leader_epoch != now.leader_epoch:
+            return
+        for broker_id in now.isr:
+            if broker_id in before.isr:
+                continue
+            run = self.ledger.controller.registrations[broker_id].broker_epoch
+            if (now.leader_epoch, broker_id, run) not in self._runs:
+                raise self.broken(
+                    f"broker {broker_id}, which is in run {run}, has come into the ISR of epoch {now.leader_epoch} without a fetch of that run"
+                )
+
+
 class IsrAndElrAreApart(Invariant):
     """I23, of the simulation's own controller."""
 
@@ -387,6 +412,7 @@ def invariants(lag_s: float) -> list[Invariant]:
         EnoughCountTowardsTheWatermark(),
         CountedIsSynced(),
         OnlyThisEpochCounts(),
+        JoinersHaveFetched(),
         IsrAndElrAreApart(),
         RecoveryKeepsWhatWasSynced(),
         OnlyFollowersTruncate(),

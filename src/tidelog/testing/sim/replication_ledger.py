@@ -49,6 +49,9 @@ class Registered(Protocol):
     @property
     def incarnation(self) -> Any: ...
 
+    @property
+    def broker_epoch(self) -> int: ...
+
 
 class State(Protocol):
     """How a partition stands, as the controller has decided it."""
