@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.testing.sim.cluster_world import ClusterWorld
 
 TIMEOUT_S: Final = 2.5
-_BURSTS: Final = 0.12
+_BURSTS: Final = 0.05
 """Per second."""
 _LOST_COUNT: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

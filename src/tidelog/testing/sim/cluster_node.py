@@ -127,17 +127,11 @@ class SimNode:
             self.logs,
             self,
         )
+        self.quorum: Quorum = self.cluster.quorum
+        self.partitions: PartitionTable = self.cluster.partitions
         core = self.cluster.quorum.core
         self._step = core.step
         core.step = self._observed_step  # type: ignore[method-assign]
-
-    @property
-    def quorum(self) -> Quorum:
-        return self.cluster.quorum
-
-    @property
-    def partitions(self) -> PartitionTable:
-        return self.cluster.partitions
 
     @property
     def image(self) -> MetadataImage:
