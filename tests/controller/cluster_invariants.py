@@ -6,6 +6,7 @@ model's to know (`cluster_model`).
 
 from __future__ import annotations
 
+from tidelog.controller.alter_partition import UNCHECKED_EPOCH
 from tidelog.controller.elections import rules_for
 from tidelog.controller.image import LeaderRecoveryState, MetadataImage, PartitionImage
 from tidelog.controller.last_known import is_abandoned
@@ -82,7 +83,9 @@ def check_accepted(
             for member in proposal.new_isr_with_epochs:
                 broker = image.brokers[member.broker_id]
                 require(broker.active, "no fenced broker joins (I22)", (proposal, broker))
-                require(broker.epoch == member.broker_epoch, "no earlier run joins (I22)", (proposal, broker))
+                stays = member.broker_id in partition.isr and member.broker_epoch == UNCHECKED_EPOCH
+                known = stays or broker.epoch == member.broker_epoch
+                require(known, "no earlier run joins (I22)", (proposal, broker))
 
 
 def _check_election(was: PartitionImage, now: PartitionImage, unclean_allowed: bool, where: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from tests.controller.cluster_invariants import check_accepted, check_change, check_image, require
 from tests.controller.service_world import FakeQuorum
 from tests.controller.world import CLUSTER_ID, TinyValidator, registration, topic
+from tidelog.controller.alter_partition import UNCHECKED_EPOCH
 from tidelog.controller.controller import Controller
 from tidelog.controller.delta import MetadataDelta
 from tidelog.controller.elections import rules_for
@@ -76,11 +77,13 @@ class Fetched(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A proposal that nobody knows the outcome of. It is said again until it is known."""
+    """A proposal that nobody knows the outcome of. It is said again until it is known. `isr`: whoever counts as long as it is not."""
 
     isr: tuple[int, ...]
     partition_epoch: int
     request: AlterPartitionRequest
+    is_repeated: bool = False
+    """It was said more than once: when one of them is refused, another may still be accepted."""
 
 
 class ModelBroker:
@@ -584,22 +587,25 @@ class ClusterModel:
             )
             for member in isr
         ]
-        data = RequestPartitionData(
-            key[1],
-            partition.leader_epoch,
-            [],
-            states,
-            LeaderRecoveryState.RECOVERED,
-            partition.partition_epoch,
-        )
-        request = AlterPartitionRequest(leader.id, leader.epoch, [RequestTopicData(key[0], [data])])
+        request = _request(leader.id, leader.epoch, key, partition, states)
         leader.pending[key] = Pending(isr, partition.partition_epoch, request)
-        self._post(leader, key)
+        self.in_flight.append(partial(self._send, leader, leader.incarnation, key, request))
 
     def _post(self, leader: ModelBroker, key: Key) -> None:
         request = leader.pending[key].request
         if all(request not in posted.args for posted in self.in_flight):
+            leader.pending[key] = leader.pending[key]._replace(is_repeated=True)
             self.in_flight.append(partial(self._send, leader, leader.incarnation, key, request))
+
+    def _withdraw(self, leader: ModelBroker, key: Key) -> None:
+        """The ISR as it is, in place of what was proposed: until that is taken, what was proposed may be."""
+        pending, partition = leader.pending[key], leader.leads(key)
+        assert partition is not None and leader.epoch is not None
+        states = [BrokerState(member, UNCHECKED_EPOCH) for member in partition.isr]
+        self.reached.add("withdrawn")
+        request = _request(leader.id, leader.epoch, key, partition, states)
+        leader.pending[key] = pending._replace(request=request)
+        self.in_flight.append(partial(self._send, leader, leader.incarnation, key, request))
 
     def _send(self, leader: ModelBroker, run: int, key: Key, request: AlterPartitionRequest) -> None:
         def answered(outcome: Any) -> None:
@@ -607,10 +613,19 @@ class ClusterModel:
                 return  # nobody knows what became of it: the proposal stays pending
             code = outcome.topics[0].partitions[0].error_code
             self.reached.add(ErrorCode(code).name)
-            if code == ErrorCode.INELIGIBLE_REPLICA:
+            pending = leader.pending.get(key)
+            if (
+                code == ErrorCode.INELIGIBLE_REPLICA
+                and pending is not None
+                and pending.request is request
+                and leader.leads(key) is not None
+            ):
                 # The only refusal that comes after the epochs were compared: nothing has changed. Any other may be the answer to a
                 # repetition, and the first time it was accepted.
-                leader.pending.pop(key, None)
+                if pending.is_repeated:
+                    self._withdraw(leader, key)
+                else:
+                    del leader.pending[key]
 
         def decide(controller: Controller) -> ControllerResult[AlterPartitionResponse]:
             image = controller.image
@@ -626,9 +641,16 @@ class ClusterModel:
         for _ in range(self.rng.randrange(len(self.in_flight) + 1)):
             if self.in_flight:
                 message = self.in_flight.pop()
-                message()
                 if self.rng.random() < 0.15:
-                    self.in_flight.append(message)  # it was said twice
+                    self._say_twice(message)
+                message()
+
+    def _say_twice(self, message: partial[None]) -> None:
+        leader, run, key, request = message.args
+        self.in_flight.append(message)
+        pending = leader.pending.get(key)
+        if leader.incarnation == run and pending is not None and pending.request is request:
+            leader.pending[key] = pending._replace(is_repeated=True)
 
     # ---- administration
 
@@ -690,6 +712,15 @@ def _epoch_of(member: int, fetched: dict[int, Fetched], view: MetadataImage) -> 
         return fetched[member].broker_epoch
     known = view.brokers.get(member)
     return known.epoch if known is not None else -1
+
+
+def _request(
+    leader_id: int, leader_epoch: int, key: Key, partition: PartitionImage, isr: list[BrokerState]
+) -> AlterPartitionRequest:
+    data = RequestPartitionData(
+        key[1], partition.leader_epoch, [], isr, LeaderRecoveryState.RECOVERED, partition.partition_epoch
+    )
+    return AlterPartitionRequest(leader_id, leader_epoch, [RequestTopicData(key[0], [data])])
 
 
 def _incarnation(broker: ModelBroker) -> bytes:

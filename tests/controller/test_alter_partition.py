@@ -76,10 +76,12 @@ def test_the_isr_keeps_the_order_in_which_it_was_proposed(world: World) -> None:
     assert first(world).isr == (3, 2, 1)
 
 
-def test_a_proposal_of_what_is_already_so_changes_nothing_and_is_fine(world: World) -> None:
-    before = world.image
-    assert ask(world, proposal(world, [1, 2, 3])) == [ResponsePartitionData(0, E.NONE, 1, 0, [1, 2, 3], 0, 0)]
-    assert world.image is before
+def test_a_proposal_of_what_is_already_so_is_fine_and_makes_earlier_ones_too_late(world: World) -> None:
+    """So a leader takes back what it has proposed more than once: a copy that is still under way is not accepted any more."""
+    earlier = proposal(world, [1, 2])
+    assert ask(world, proposal(world, [1, 2, 3])) == [ResponsePartitionData(0, E.NONE, 1, 0, [1, 2, 3], 0, 1)]
+    assert ask(world, earlier) == [ResponsePartitionData(0, E.INVALID_UPDATE_VERSION)]
+    assert (first(world).isr, first(world).leader_epoch) == ((1, 2, 3), 0)
 
 
 def test_a_follower_comes_back_and_the_elr_is_empty_again(world: World) -> None:

@@ -22,7 +22,7 @@ def test_the_metadata_keeps_its_promises_and_the_model_gets_everywhere() -> None
         model.run(STEPS)
         reached |= model.reached
     assert reached >= {
-        "write", "clean stop", "unclean", "last known",
+        "write", "clean stop", "unclean", "last known", "withdrawn",
         "NONE", "INELIGIBLE_REPLICA", "FENCED_LEADER_EPOCH", "INVALID_UPDATE_VERSION",
     }  # fmt: skip
 

@@ -58,6 +58,18 @@ def test_while_nobody_knows_what_became_of_it_everybody_counts(error: ErrorCode)
     assert (isr.committed, isr.pending) == ((1, 2, 3), None)
 
 
+def test_a_refusal_of_what_was_said_twice_settles_nothing() -> None:
+    """The other copy may still be under way, and be accepted when the broker that was out of service is back."""
+    isr, asked = isr_of(1, 2), proposal(1, 2, 3)
+    isr.propose(asked)
+    isr.unanswered(asked)
+    assert not isr.answered(asked, IsrAnswer(ErrorCode.INELIGIBLE_REPLICA))
+    isr.withdraw(as_it_is := proposal(1, 2))
+    assert (isr.committed, isr.maximal, isr.pending) == ((1, 2), {1, 2, 3}, as_it_is)
+    assert isr.answered(as_it_is, accepted(1, 2))
+    assert (isr.maximal, isr.pending, isr.is_repeated) == ({1, 2}, None, False)
+
+
 def test_older_metadata_changes_nothing() -> None:
     isr, asked = isr_of(1, 2), proposal(1, 2, 3)
     isr.propose(asked)

@@ -98,3 +98,31 @@ def test_a_refused_proposal_is_not_asked_again() -> None:
     world.answer(ErrorCode.INELIGIBLE_REPLICA)
     world.loop.advance(10)
     assert (world.peers.asked, world.in_sync) == ([], (1, 2))
+
+
+def test_a_proposal_that_was_said_twice_and_refused_is_taken_back() -> None:
+    """Whoever was proposed counts until the controller has taken the ISR as it is: from then on a late copy has an old partition epoch."""
+    world = World()
+    world.loop.turn()
+    world.peers.answer(None)
+    world.loop.advance(0.06)
+    world.answer(ErrorCode.INELIGIBLE_REPLICA)
+    assert world.leader.partition.leader is not None
+    isr = world.leader.partition.leader.isr
+    assert isr.maximal == {1, 2, 3}
+    partition = world.peers.asked[0][1].topics[0].partitions[0]
+    assert (partition.new_isr, partition.partition_epoch) == ([1, 2], 9)
+    world.answer(isr=(1, 2))
+    assert (world.peers.asked, isr.pending, isr.maximal, isr.partition_epoch) == ([], None, {1, 2}, 10)
+
+
+def test_taking_back_is_tried_until_it_is_done() -> None:
+    world = World()
+    world.loop.turn()
+    for answer in (None, ErrorCode.INELIGIBLE_REPLICA, None, ErrorCode.OPERATION_NOT_ATTEMPTED):
+        world.peers.answer(None) if answer is None else world.answer(answer)
+        world.loop.advance(0.06)
+    partition = world.peers.asked[0][1].topics[0].partitions[0]
+    assert (partition.new_isr, partition.partition_epoch) == ([1, 2], 9)
+    world.answer(isr=(1, 2))
+    assert world.peers.asked == []

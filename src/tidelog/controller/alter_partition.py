@@ -17,6 +17,7 @@ from tidelog.controller.image import (
     PartitionImage,
     TopicImage,
 )
+from tidelog.controller.metadata_records import PartitionChangeRecord
 from tidelog.controller.metadata_serde import MetadataRecord
 from tidelog.controller.partition_image import merged
 from tidelog.controller.result import ControllerResult, ControllerSettings
@@ -119,9 +120,11 @@ def _accept(
     partition = topic.partitions[index]
     isr = [member.broker_id for member in _members(proposal)]
     record = partition_change(topic, index, rules, isr=isr, recovery_state=proposal.leader_recovery_state)
-    if record is not None:
-        records.append(record)
-        partition = merged(partition, record)
+    if record is None:
+        # The ISR as it is: the leader takes back what it has proposed and may have sent more than once. The partition epoch rises, and what is still under way comes too late.
+        record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id)
+    records.append(record)
+    partition = merged(partition, record)
     return ResponsePartitionData(
         index,
         ErrorCode.NONE,

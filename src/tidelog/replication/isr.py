@@ -5,8 +5,12 @@ controller can tell a proposal that comes too late, and with the broker epochs t
 at a time:
 
     committed ──propose──▶ pending ──accepted──▶ committed, as the answer says
-                              │  ╰───refused────▶ committed, as before
+                              │  ╰───refused────▶ committed, as before, or withdrawn if it was said more than once
                               ╰──nobody knows───▶ pending, until newer metadata or an answer comes
+
+A refusal speaks of one request. Of a proposal that was said again, because an answer had not come, another copy may still be under way, on a connection that was given up, and may be accepted after
+the refusal of its repetition: when the broker that was out of service is back. So such a proposal stays pending, and the ISR as it is is proposed in its place (`withdraw`): that
+changes nothing but the partition epoch, and whatever speaks of the one before comes too late.
 
 While a proposal is pending the controller may already go by it, or not: whatever depends on the ISR counts the members of both, the
 *maximal* ISR (I21, M5). Joining is one function (I22): `may_join`.
@@ -21,8 +25,8 @@ from tidelog.replication.assignment import Assignment
 from tidelog.replication.replica_state import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from tidelog.wire.error_codes import ErrorCode
 
-_NOT_DONE: Final = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
-"""Answers that say for certain that nothing has changed. After any other error newer metadata is on its way."""
+NOT_DONE: Final = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
+"""Answers that say for certain that the request has changed nothing. After any other error newer metadata is on its way."""
 
 
 class Member(NamedTuple):
@@ -75,6 +79,7 @@ class Isr:
         "_effective_min",
         "below_min",
         "committed",
+        "is_repeated",
         "leader_epoch",
         "maximal",
         "partition_epoch",
@@ -86,6 +91,8 @@ class Isr:
         self.partition_epoch = assignment.partition_epoch
         self.committed = assignment.isr
         self.pending: Proposal | None = None
+        self.is_repeated = False
+        """What is pending was said, was not answered, and may be under way more than once."""
         self.maximal: frozenset[int] = frozenset(assignment.isr)
         self._effective_min = 1
         self.below_min = False
@@ -99,7 +106,18 @@ class Isr:
     def propose(self, proposal: Proposal) -> None:
         assert self.pending is None, f"{self.pending} is under way"
         self.pending = proposal
+        self.is_repeated = False
         self.maximal = maximal_isr(self.committed, proposal.broker_ids)
+
+    def unanswered(self, proposal: Proposal) -> None:
+        """It will be said again."""
+        if proposal is self.pending:
+            self.is_repeated = True
+
+    def withdraw(self, as_it_is: Proposal) -> None:
+        """What is pending was refused, and may still be accepted: whoever counts now does so until the controller has taken this instead."""
+        assert self.pending is not None and as_it_is.broker_ids == self.committed
+        self.pending = as_it_is
 
     def committed_as(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
         """The controller's word, from an answer or from metadata, whichever is newer. False: it says nothing new."""
@@ -117,7 +135,7 @@ class Isr:
             return answer.leader_epoch == self.leader_epoch and self.committed_as(
                 answer.isr, answer.partition_epoch
             )
-        if answer.error not in _NOT_DONE:
+        if answer.error not in NOT_DONE or self.is_repeated:
             return False
         self._settle(self.committed)
         return True
@@ -125,6 +143,7 @@ class Isr:
     def _settle(self, isr: tuple[int, ...]) -> None:
         self.committed = isr
         self.pending = None
+        self.is_repeated = False
         self.maximal = frozenset(isr)
         self.below_min = len(isr) < self._effective_min
 

@@ -1,7 +1,7 @@
 """Carries proposals for the ISR to the controller (AlterPartition) and its answers back: one request at a time, for all partitions.
 
 A proposal whose fate is not known is asked again: the partition epoch makes that harmless, since one that was applied is refused the
-second time, and the metadata that it changed is on its way. It decides nothing about the ISR.
+second time, and the metadata that it changed is on its way; and the ISR is told of it, because a refusal then settles nothing (`isr`). It decides nothing about the ISR.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from tidelog.ports import Clock, Peers, Scheduler
 from tidelog.replication.fetch_asking import Key
-from tidelog.replication.isr import IsrAnswer, Proposal
+from tidelog.replication.isr import NOT_DONE, IsrAnswer, Proposal
 from tidelog.replication.partition import Partition
 from tidelog.wire.error_codes import ErrorCode
 from tidelog.wire.messages.alter_partition import (
@@ -91,9 +91,12 @@ class IsrChanges:
         for key, (partition, proposal) in asked.items():
             answer = answers.get(key)
             if answer is None or answer.error in _TRY_AGAIN:
+                partition.isr_unanswered(proposal)
                 self._waiting.setdefault(key, (partition, proposal))
             else:
                 partition.isr_answered(proposal, answer, now=now)
+                if answer.error in NOT_DONE and _is_pending(partition, proposal):
+                    self._waiting.setdefault(key, (partition, proposal))
         if self._waiting:
             self._schedule(RETRY_S)
 

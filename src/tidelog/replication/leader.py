@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from tidelog.errors import RequestError
 from tidelog.replication.assignment import Assignment
 from tidelog.replication.isr import (
+    NOT_DONE,
     EveryBroker,
     Isr,
     IsrAnswer,
@@ -235,14 +236,26 @@ class Leader:
         self.isr.propose(proposal)
         proposals.propose(partition, proposal)
 
-    def answered(self, proposal: Proposal, answer: IsrAnswer, *, now: float) -> bool:
+    def answered(self, partition: Partition, proposal: Proposal, answer: IsrAnswer, *, now: float) -> bool:
         if answer.error == ErrorCode.INELIGIBLE_REPLICA:
             self._refused_until = now + REFUSED_PAUSE_S
         is_pending = proposal is self.isr.pending
         changed = self.isr.answered(proposal, answer)
         if is_pending and answer.error == ErrorCode.NONE:
             self.is_recovering = False
+        if answer.error in NOT_DONE and proposal is self.isr.pending:
+            self._withdraw(partition, proposal)
         return changed
+
+    def _withdraw(self, partition: Partition, refused: Proposal) -> None:
+        """Members of the ISR as it is need no proof of their runs: who is of another one has left it, with another partition epoch."""
+        proposals = self._settings.proposals
+        if proposals is None or refused.broker_ids == self.isr.committed:
+            return
+        as_they_are = tuple(Member(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in self.isr.committed)
+        proposal = refused._replace(isr=as_they_are)
+        self.isr.withdraw(proposal)
+        proposals.propose(partition, proposal)
 
     def reassigned(self, assignment: Assignment, *, min_isr: int, now: float) -> bool:
         """Metadata of the same leader epoch. True if it says anything new."""

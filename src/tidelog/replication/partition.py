@@ -331,8 +331,13 @@ class Partition:
             self.leader.propose(self, isr)
         self._advance()  # one who was about to join may not be any more
 
+    def isr_unanswered(self, proposal: Proposal) -> None:
+        """Nobody knows what became of it, and it will be said again."""
+        if self.leader is not None:
+            self.leader.isr.unanswered(proposal)
+
     def isr_answered(self, proposal: Proposal, answer: IsrAnswer, *, now: float) -> None:
-        if self.leader is not None and self.leader.answered(proposal, answer, now=now):
+        if self.leader is not None and self.leader.answered(self, proposal, answer, now=now):
             self._isr_changed()
 
     # ---- following

@@ -37,7 +37,7 @@ class OnlyActiveBrokersAreInSync(MetadataInvariant):
     """I22, ValidControllerState: nobody who is fenced, stops or is of an earlier run comes into an ISR, and nobody such leads."""
 
     def changed(self, before: MetadataImage, image: MetadataImage, changed: set[Key]) -> None:
-        for topic_id, index in changed:
+        for topic_id, index in sorted(changed):
             partition = image.topics_by_id[topic_id].partitions[index]
             old_topic = before.topics_by_id.get(topic_id)
             old = None if old_topic is None else old_topic.partitions.get(index)
@@ -61,7 +61,7 @@ class NothingIsUnclean(MetadataInvariant):
     """
 
     def changed(self, before: MetadataImage, image: MetadataImage, changed: set[Key]) -> None:
-        for topic_id, index in changed:
+        for topic_id, index in sorted(changed):
             partition = image.topics_by_id[topic_id].partitions[index]
             ledger = self.world.watch.ledgers.get((topic_id, index))
             has_records = ledger is not None and ledger.committed_end > 0

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tidelog.testing.sim.cluster_world import ClusterWorld
 
 TIMEOUT_S: Final = 2.5
+_BURSTS: Final = 0.05
+"""Per second."""
 _LOST_COUNT: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -105,6 +107,8 @@ class SimProducer(SimClient):
         self._batch: bytes | None = None
         self._index = 0
         self._records = 0
+        self._burst = 0
+        """Batches that follow without a pause."""
         self._sends: list[Send] = []
         self._values: list[str] = []
         self.acked = 0
@@ -225,7 +229,17 @@ class SimProducer(SimClient):
         self._sequences[self._index] = self._sequences.get(self._index, 0) + self._records
         self._batch = None
         self._sends = []
-        self.process.call_later(self.rng.random() * 2 * self.world.shape.think_s, self._next)
+        self.process.call_later(self._pause(), self._next)
+
+    def _pause(self) -> float:
+        """With acks=1 nobody waits for followers: now and then as much comes at once as those need seconds for, if their way or disk is slow."""
+        shape = self.world.shape
+        if self._burst:
+            self._burst -= 1
+            return 0.0
+        if shape.burst and not self._acks_all and self.rng.random() < _BURSTS * shape.think_s:
+            self._burst = shape.burst
+        return self.rng.random() * 2 * shape.think_s
 
     def _start_over(self, answer: Produced) -> None:
         """What was acknowledged with acks=1 is gone, and its sequence numbers with it. With acks=all that must never be."""

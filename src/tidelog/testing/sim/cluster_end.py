@@ -69,15 +69,22 @@ class Ending:
         def done() -> bool:
             if any(not producer.is_idle for producer in world.producers):
                 return False
-            return all(
-                set(truth.assignment.isr) == set(truth.assignment.replicas)
-                and (ledger := world.watch.ledgers.get(key)) is not None
-                and self._is_settled(ledger, truth.assignment.replicas)
-                for key, truth in world.truth.partitions.items()
-            )
+            return self._all_settled()
 
+        self._come_together(done)
+
+    def _come_together(self, done: Callable[[], bool]) -> None:
         if not self._wait(SETTLE_S, done):
             raise Violation("ReplicasComeTogether", f"{SETTLE_S} s later they are not: {self._state()}")
+
+    def _all_settled(self) -> bool:
+        world = self._world
+        return all(
+            set(truth.assignment.isr) == set(truth.assignment.replicas)
+            and (ledger := world.watch.ledgers.get(key)) is not None
+            and self._is_settled(ledger, truth.assignment.replicas)
+            for key, truth in world.truth.partitions.items()
+        )
 
     def _is_settled(self, ledger: Ledger, replicas: tuple[int, ...]) -> bool:
         found = [ledger.replicas.get(each) for each in replicas]
@@ -131,6 +138,8 @@ class Ending:
 
     def _is_as_promised(self) -> None:
         world = self._world
+        if not self._all_settled():
+            self._come_together(self._all_settled)  # members of the group go on committing their offsets
         for key in world.truth.partitions:
             world.watch.ledgers[key].ended()
         check(world.history).raise_if_dirty()

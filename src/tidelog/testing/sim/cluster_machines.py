@@ -42,8 +42,10 @@ class Machines:
         self.resumed_at: dict[int, float] = {}
         self._disks_given = 0
         self._boots = 0
-        self._lossy: dict[Key, dict[int, bytes]] = {}
-        """Replicas that have lost something and are not in sync again, with the run that lost it."""
+        self._lossy: dict[Key, dict[int, int]] = {}
+        """Replicas that have lost something and are not in sync again, with the life that lost it."""
+        self._lives: dict[bytes, int] = {}
+        """By incarnation. Not every life gets as far as to register: which one the metadata speak of must be known."""
 
     def _new_disk(self, node_id: int, number: int) -> SimDisk:
         return SimDisk(Random(f"{self.seed}/disk/{node_id}/{number}"))
@@ -72,6 +74,7 @@ class Machines:
         except CorruptDataError as error:
             raise Violation("NodesStartAgain", f"node {node_id} cannot start: {error}") from error
         self.nodes[node_id] = node
+        self._lives[node.incarnation] = life
         self.by_process[node.process] = node
         self.network.hosts[node_id] = node
         self.network.process_started(node_id)
@@ -187,10 +190,10 @@ class Machines:
 
     def count_as_lossy(self, node_id: int) -> None:
         last = self.nodes.get(node_id)
-        run = b"" if last is None else last.incarnation
+        life = -1 if last is None else last.life
         for key, truth in self.truth.partitions.items():
             if node_id in truth.assignment.replicas:
-                self._lossy.setdefault(key, {})[node_id] = run
+                self._lossy.setdefault(key, {})[node_id] = life
 
     def settle_losses(self, key: Key) -> None:
         """A partition has changed: whoever is in sync again, in a later run, has lost nothing any more."""
@@ -198,9 +201,9 @@ class Machines:
         if not lossy:
             return
         truth = self.truth.partitions.get(key)
-        for node_id, run in list(lossy.items()):
+        for node_id, life in list(lossy.items()):
             known = self.truth.registrations.get(node_id)
-            again = known is not None and known.incarnation != run
+            again = known is not None and self._lives[known.incarnation] > life
             if truth is None or (again and node_id in truth.assignment.isr):
                 del lossy[node_id]
 

@@ -1,7 +1,7 @@
 """The network of a simulated cluster, as TCP has it: within a connection nothing is lost and nothing overtakes, and everything else may happen.
 
 A message that cannot pass waits in its connection (a link that is cut, in one direction or both) until the link heals or somebody gives the connection up. A process that is killed
-resets its connections; a machine without power says nothing, and is found out by timeouts or when it is back. What was sent on a connection that its client has given up may still
+resets its connections, and its port refuses new ones; a machine without power says nothing, and is found out by timeouts or when it is back. What was sent on a connection that its client has given up may still
 arrive, late, behind newer requests on the next one (KAFKA-17754). Implements `Peers` (`Lane`): one connection for each node that is asked, answers in the order of requests.
 """
 
@@ -14,11 +14,14 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
+from tidelog.records.batch import CRC_OFFSET, iter_headers
 from tidelog.testing.sim.events import Event, EventHeap, Process
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.fetch import FetchResponse
 
 CONNECT_TIMEOUT_S: Final = 1.0
+_UNPROTECTED: Final = frozenset((*range(8), *range(12, 16)))
+"""Bytes of a batch: its base offset and its leader epoch."""
 
 
 @dataclass(slots=True)
@@ -251,7 +254,7 @@ class Network:
             for data in topic.partitions:
                 if isinstance(data.records, bytes) and len(data.records) > 70:
                     self.corrupted += 1
-                    at = 61 + self.rng.randrange(len(data.records) - 61)
+                    at = _noticeable(data.records, 61 + self.rng.randrange(len(data.records) - 61))
                     flipped = bytes((data.records[at] ^ 1,))
                     broken = replace(data, records=data.records[:at] + flipped + data.records[at + 1 :])
                     rest = [broken if other is data else other for other in topic.partitions]
@@ -304,6 +307,61 @@ class Network:
         for connection in list(self._open):
             if connection.target == node_id and connection.server is not None:
                 self.heap.after(self.rng.random(), connection.reset_by_server)
+
+
+def _noticeable(records: bytes, at: int) -> int:
+    """Where a flipped bit can be found out: base offset and leader epoch of a batch are covered by no checksum of Kafka's format. Then its CRC is hit instead."""
+    start = max(position for position, _ in iter_headers(records) if position <= at)
+    return start + CRC_OFFSET if at - start in _UNPROTECTED else at
+
+
+class Knock:
+    """An attempt to make a connection and let go of it: `cluster.missing_nodes.Listens`. True: it was taken; False: refused; None: nobody has answered in time.
+
+    A kernel answers for its processes: it takes connections for one that is paused, unless the whole machine is.
+    """
+
+    __slots__ = ("_answered", "_client", "_lane", "_network", "_source", "_target", "_timer")
+
+    def __init__(
+        self,
+        network: Network,
+        client: Process,
+        source: int,
+        target: int,
+        lane: str,
+        answered: Callable[[bool | None], None],
+    ) -> None:
+        self._network = network
+        self._client = client
+        self._source = source
+        self._target = target
+        self._lane = lane
+        self._answered: Callable[[bool | None], None] | None = answered
+        self._timer = client.call_later(CONNECT_TIMEOUT_S, partial(self._answer, None))
+        network.heap.after(network.delay(source, target), self._arrive)
+
+    def _arrive(self) -> None:
+        network, target = self._network, self._target
+        if (self._source, target) in network.cut or target in network.dark:
+            return
+        host = network.hosts.get(target)
+        taken = False
+        if host is not None and host.process.alive:
+            if host.process.is_paused and network.rng.random() < 0.5:
+                return
+            taken = host.listens(self._lane)
+        network.heap.after(network.delay(target, self._source), partial(self._return, taken))
+
+    def _return(self, taken: bool) -> None:
+        if (self._target, self._source) not in self._network.cut:
+            self._client.run(partial(self._answer, taken))
+
+    def _answer(self, taken: bool | None) -> None:
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            self._timer.cancel()
+            answered(taken)
 
 
 class Lane:

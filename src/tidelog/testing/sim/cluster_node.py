@@ -35,7 +35,7 @@ from tidelog.storage.log_config import LogConfig
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.manager_checkpoint import Checkpoint
 from tidelog.testing.sim.cluster_groups import SimGroups
-from tidelog.testing.sim.cluster_net import Connection, Lane
+from tidelog.testing.sim.cluster_net import Connection, Knock, Lane
 from tidelog.testing.sim.cluster_serving import Serving
 from tidelog.testing.sim.disk import SimDisk
 from tidelog.testing.sim.events import Process, SimThreads
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from tidelog.testing.sim.cluster_world import ClusterWorld
 
 LOG_DIR: Final = "/data"
-QUORUM, QUORUM_FETCH, CONTROLLER, BROKER, CLIENT = "quorum", "quorum fetch", "controller", "broker", "client"
-_FOR_CONTROLLERS: Final = frozenset((QUORUM, QUORUM_FETCH, CONTROLLER))
+QUORUM, QUORUM_FETCH, BROKER, CLIENT = "quorum", "quorum fetch", "broker", "client"
+CONTROLLER, HEARTBEAT = "controller", "heartbeat"
+_FOR_CONTROLLERS: Final = frozenset((QUORUM, QUORUM_FETCH, CONTROLLER, HEARTBEAT))
 STOP_S: Final = 2.0
 
 
@@ -104,6 +105,10 @@ class SimNode:
             Lane(network, node_id, process, QUORUM_FETCH, self._voter_lost),
             Lane(network, node_id, process, QUORUM),
         )
+        controllers = _ControllerLanes(
+            Lane(network, node_id, process, HEARTBEAT, self._controller_lost),
+            Lane(network, node_id, process, CONTROLLER),
+        )
         self.serving = Serving(self, commit_timeout_ms=shape.commit_timeout_ms)
         self.groups = SimGroups(self, shape.group_settings)
         self.cluster = ClusterNode(
@@ -115,23 +120,18 @@ class SimNode:
                 syncs=self.syncs,
                 background=SimThreads(process, self.rng, takes_s=shape.sync_s, slow=shape.slow_disk),
                 quorum=quorum,
-                controllers=Lane(network, node_id, process, CONTROLLER, self._controller_lost),
-                brokers=Lane(network, node_id, process, BROKER),
+                controllers=controllers,
+                brokers=Lane(network, node_id, process, BROKER, self._broker_lost),
+                listens=self._knock,
             ),
             self.logs,
             self,
         )
+        self.quorum: Quorum = self.cluster.quorum
+        self.partitions: PartitionTable = self.cluster.partitions
         core = self.cluster.quorum.core
         self._step = core.step
         core.step = self._observed_step  # type: ignore[method-assign]
-
-    @property
-    def quorum(self) -> Quorum:
-        return self.cluster.quorum
-
-    @property
-    def partitions(self) -> PartitionTable:
-        return self.cluster.partitions
 
     @property
     def image(self) -> MetadataImage:
@@ -199,12 +199,15 @@ class SimNode:
 
     def handle(self, connection: Connection, request: Any, respond: Callable[[Any], None], /) -> None:
         lane = connection.lane
-        if lane == CONTROLLER:
+        if lane in (CONTROLLER, HEARTBEAT):
             self._to_controller(connection, request, respond)
         elif lane in _FOR_CONTROLLERS:
             self.world.quorum_arrived(self, connection.source, request)
             self.quorum.handle(request, partial(self._quorum_answers, connection.source, respond))
         else:
+            if lane == BROKER and connection.when_closed is None:
+                # A broker that dies closes the connection that it fetches with, too.
+                connection.when_closed = partial(self._broker_lost, connection.source)
             self.serving.handle(request, respond)
 
     def _quorum_answers(self, to: int, respond: Callable[[Any], None], response: Any) -> None:
@@ -224,6 +227,24 @@ class SimNode:
 
     def _voter_lost(self, node_id: int) -> None:
         self.quorum.disconnected(node_id)
+        self.cluster.missing.lost(node_id)
+
+    def _broker_lost(self, node_id: int) -> None:
+        self.cluster.missing.lost(node_id)
+
+    def _knock(self, node_id: int, answered: Callable[[bool | None], None], /) -> None:
+        """As `NodePeers.listens`: whether the broker's port takes connections, if the metadata know it."""
+
+        def told(taken: bool | None) -> None:
+            self.world.sometimes(
+                {True: "port takes", False: "port refuses", None: "port says nothing"}[taken]
+            )
+            answered(taken)
+
+        if node_id in self.cluster.metadata.image.brokers:
+            Knock(self.world.network, self.process, self.id, node_id, BROKER, told)
+        else:
+            self.process.call_soon(partial(answered, None))
 
     def _controller_lost(self, node_id: int) -> None:
         self.cluster.lifecycle.connection_lost()
@@ -294,8 +315,7 @@ class SimNode:
     def failed(self, error: Exception) -> None:
         if isinstance(error, DiskError) and not error.out_of_space:
             self.partitions.dir_failed(self.partitions.log_dir_containing(error.path), error)
-        else:
-            self.world.node_failed(self, error)
+        self.world.node_failed(self, error)
 
     # ---- checkpoints
 
@@ -346,6 +366,20 @@ class _QuorumLanes:
         self._node.world.quorum_said(self._node, node_id, request)
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
         (self._fetches if waits else self._others).ask(node_id, request, answered, timeout_s=timeout_s)
+
+
+class _ControllerLanes:
+    """As `broker.node_peers`: heartbeats do not wait behind an answer that takes the controller long."""
+
+    def __init__(self, heartbeats: Lane, others: Lane) -> None:
+        self._heartbeats = heartbeats
+        self._others = others
+
+    def ask(
+        self, node_id: int, request: Any, answered: Callable[[Any | None], None], /, *, timeout_s: float
+    ) -> None:
+        beats = isinstance(request, BrokerHeartbeatRequest)
+        (self._heartbeats if beats else self._others).ask(node_id, request, answered, timeout_s=timeout_s)
 
 
 def policy(settings: dict[str, str], config: BrokerConfig) -> TopicPolicy:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.cluster.missing_nodes import HOLD_S
+from tidelog.controller.image import MetadataImage
+from tidelog.controller.metadata_records import NO_LEADER
 from tidelog.errors import CorruptDataError, RequestError
 from tidelog.replication.fetch_session import (
     FetchContext,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 20_000
 _PRODUCE_VERSION: Final = 13
 _FORWARD_S: Final = 3.0
+LOOK_AROUND_S: Final = 0.01
 
 Respond = Callable[[Any], None]
 
@@ -77,7 +81,7 @@ class Serving:
         elif isinstance(request, GROUP_REQUESTS):
             self.node.groups.handle(request, respond)
         elif isinstance(request, AskMetadata):
-            respond(Metadata(self.node.image))
+            self._metadata(respond)
         elif isinstance(request, InitProducer):
             self._init_producer(respond)
         else:
@@ -142,6 +146,32 @@ class Serving:
         wait = CommitWait(settled)
         wait.add(partition, result.last_offset, codes.append)
         wait.arm(self.node.process, timeout_ms=self._commit_timeout_ms)
+
+    def _metadata(self, respond: Respond) -> None:
+        """As `broker.api.metadata`: not yet of a leader that has just gone, because whoever asks now would believe it for long."""
+        node = self.node
+        leaders = _leaders(node.image)
+        if len(node.image.brokers) == 1 or leaders <= {node.id, NO_LEADER}:
+            respond(Metadata(node.image))
+        else:
+            node.process.call_later(LOOK_AROUND_S, lambda: self._when_leaders_are_there(respond))
+
+    def _when_leaders_are_there(self, respond: Respond) -> None:
+        node = self.node
+
+        def are_there(image: MetadataImage) -> bool:
+            return not any(map(node.cluster.missing.is_missing, _leaders(image)))
+
+        def done() -> None:
+            timer.cancel()
+            respond(Metadata(node.image))
+
+        timer = node.process.call_later(HOLD_S, done)
+        if not node.cluster.missing.any_missing() or are_there(node.image):
+            done()
+        else:
+            node.world.sometimes("metadata held back")
+            node.cluster.replicas.when(are_there, done)
 
     def _latest(self, request: Latest) -> LatestAnswer:
         try:
@@ -293,6 +323,10 @@ class _ReplicaFetching:
                 topic = topics.setdefault(topic_id, FetchableTopicResponse(topic_id=topic_id))
                 topic.partitions.append(data)
         self._respond(FetchResponse(session_id=self._context.session_id, responses=list(topics.values())))
+
+
+def _leaders(image: MetadataImage) -> set[int]:
+    return {partition.leader for _, _, partition in image.partitions()}
 
 
 def _is_enough(found: list[PartitionData]) -> bool:

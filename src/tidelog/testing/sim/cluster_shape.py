@@ -24,7 +24,8 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    seconds: float = 58.0
+    seconds: float = 60.0
+    """Of the phase in which everything may go wrong: what comes after it is as long as the cluster needs."""
     voters: tuple[int, ...] = (0, 1, 2)
     brokers: tuple[int, ...] = (0, 1, 2)
     racks: int = 0
@@ -50,6 +51,8 @@ class Shape:
     producers: int = 2
     weak_producers: int = 1
     """Of acks=1."""
+    burst: int = 0
+    """So many batches a producer of acks=1 writes now and then, one right after the other."""
     readers: int = 1
     members: int = 2
     think_s: float = 0.8
@@ -75,7 +78,7 @@ class Shape:
         return (
             f"{len(self.voters)} voters, {len(self.brokers)} brokers, {roles}; {topics}; min.isr {self.min_isr},"
             f" {'fsync' if self.durable else 'replicated'}, lag {self.lag_s} s, fetches of {self.fetch_bytes_max} bytes, segments of {self.segment_bytes},"
-            f" syncs {self.sync_s * 1000:.0f} ms ({self.slow_disk:.3f} slow), {self.producers}+{self.weak_producers} producers every {self.think_s} s,"
+            f" syncs {self.sync_s * 1000:.0f} ms ({self.slow_disk:.3f} slow), {self.producers}+{self.weak_producers} producers every {self.think_s} s, bursts of {self.burst},"
             f" {self.readers} readers, {self.members} members{', a topic that comes and goes' if self.churn else ''}"
         )
 
@@ -115,6 +118,7 @@ def shape_of(seed: int) -> Shape:
         skew_ms=rng.choice((0, 2000, 3_600_000)),
         producers=rng.choice((1, 2, 3)),
         weak_producers=rng.choice((0, 1, 1)),
+        burst=Random(f"burst/{seed}").choice((0, 20, 40)),
         readers=rng.choice((1, 2)),
         members=rng.choice((0, 1, 2, 3)),
         think_s=rng.choice((0.3, 0.8, 1.5)),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 0.5
 """At what depends on time alone."""
+_NOTHING_SEEN: Final[tuple[Any, ...]] = (-1, -1, -1, None, None)
 
 
 class ReplicaView:
@@ -52,7 +53,7 @@ class ReplicaView:
         self.incarnation: Any = node.incarnation
         self.process: Process = node.process
         self.on_counted: Any = None
-        self.seen: tuple[Any, ...] = ()
+        self.seen: tuple[Any, ...] = _NOTHING_SEEN
 
     @property
     def broker_epoch(self) -> int:
@@ -126,16 +127,25 @@ class Watch:
                     view = self._opened(node, partition)
                     if view is None:
                         continue
-                log = view.log
-                seen = (
-                    log.log_end_offset,
-                    log.high_watermark,
-                    log.truncation_count,
-                    partition.leader_epoch,
-                    partition.leader is None,
-                )
-                if seen != view.seen and partition.stopped_with is None:
-                    self._changed(view, seen)
+                log, leader, known = view.log, partition.leader, view.seen
+                role = True if leader is None else leader.isr.partition_epoch
+                if (
+                    log.log_end_offset != known[0]
+                    or log.high_watermark != known[1]
+                    or role != known[4]
+                    or log.truncation_count != known[2]
+                    or partition.leader_epoch != known[3]
+                ) and partition.stopped_with is None:
+                    self._changed(
+                        view,
+                        (
+                            log.log_end_offset,
+                            log.high_watermark,
+                            log.truncation_count,
+                            partition.leader_epoch,
+                            role,
+                        ),
+                    )
 
     def _committed(self, node: SimNode) -> None:
         world = self._world
@@ -163,9 +173,10 @@ class Watch:
 
     def _changed(self, view: ReplicaView, seen: tuple[Any, ...]) -> None:
         before, view.seen = view.seen, seen
-        if before and before[2] != seen[2]:
+        is_new = before is _NOTHING_SEEN
+        if not is_new and before[2] != seen[2]:
             self._world.sometimes("truncated")
-        if not before or before[3:] != seen[3:]:
+        if is_new or before[3] != seen[3] or (before[4] is True) != (seen[4] is True):
             role = "follows" if view.partition.leader is None else "leads"
             self._world.trace(
                 f"broker {view.broker_id} {role} {view.partition!r} epoch {seen[3]} from {seen[0]}, hw {seen[1]}"

@@ -541,6 +541,9 @@ class SimDisk:
         return self.machine.order
 
     def _next_fault(self, operation: str, path: str) -> Fault | None:
+        if not self.faults and not self._recording and self.before_change is None:
+            self.machine.order = self._first_order + len(self._log) + 1
+            return None
         if operation not in _READING and self.before_change is not None:
             meanwhile, self.before_change = self.before_change, None
             meanwhile()

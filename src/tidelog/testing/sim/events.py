@@ -38,8 +38,9 @@ class EventHeap:
         self._sequence = 0
 
     def at(self, time: float, action: Callable[[], object], process: Process | None = None) -> Event:
-        event = Event(max(time, self.now), action, process)
-        self._push(event)
+        event = Event(time if time > self.now else self.now, action, process)
+        self._sequence += 1
+        heappush(self._heap, (event.at, self._sequence, event))
         return event
 
     def after(self, delay: float, action: Callable[[], object], process: Process | None = None) -> Event:
@@ -51,10 +52,11 @@ class EventHeap:
 
     def step(self, until: float) -> bool:
         """The next event, if there is one before `until`. False: there is none, and it is `until` now."""
-        while self._heap and self._heap[0][0] <= until:
-            _, _, event = heappop(self._heap)
-            process = event.process
-            if event.action is None or (process is not None and not process.alive):
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            event = heappop(heap)[2]
+            process, action = event.process, event.action
+            if action is None or (process is not None and not process.alive):
                 continue
             if process is not None and process.paused_until > event.at:
                 event.at = process.paused_until
@@ -62,9 +64,10 @@ class EventHeap:
                 continue
             self.now = event.at
             self.steps += 1
-            if process is not None:
-                process.touch()
-            event.action()
+            if process is not None and not process.touched:
+                process.touched = True
+                self.touched.append(process)
+            action()
             return True
         self.now = until
         return False
@@ -114,7 +117,8 @@ class Process:
         return self.heap.after(0.0, callback, self)
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Event:
-        return self.heap.after(max(0.0, delay) / self.rate, callback, self)
+        heap = self.heap
+        return heap.at(heap.now + (delay if delay > 0.0 else 0.0) / self.rate, callback, self)
 
     # ---- Clock
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 
-@dataclass(frozen=True, slots=True)
-class DataOp:
+class DataOp(NamedTuple):
     """A write of `data` at `position`, or a truncation to `position` bytes if `data` is None. `order`: when, among all operations."""
 
     position: int
@@ -152,8 +152,7 @@ class Directory:
 Node: TypeAlias = Inode | Directory
 
 
-@dataclass(frozen=True, slots=True)
-class NameOp:
+class NameOp(NamedTuple):
     """One atomic change of names: a creation or removal has one part, a rename two."""
 
     changes: tuple[tuple[Directory, str, Node | None], ...]
@@ -181,11 +180,11 @@ class Machine:
         self.order = 0  # of the operation at hand: whoever performs operations counts them
 
     def find(self, path: str) -> Node | None:
-        node: Node = self.root
+        node: Node | None = self.root
         for name in _names(path):
-            if not isinstance(node, Directory) or name not in node.live:
+            if not isinstance(node, Directory):
                 return None
-            node = node.live[name]
+            node = node.live.get(name)
         return node
 
     def make_dirs(self, path: str) -> None:
@@ -216,7 +215,9 @@ class Machine:
         resolved = []
         for path, node in changes:
             *parents, name = _names(path)
-            directory = self.find("/".join(parents))
+            directory: Node | None = self.root
+            for parent in parents:
+                directory = directory.live.get(parent) if isinstance(directory, Directory) else None
             if not isinstance(directory, Directory):
                 raise FileNotFoundError(2, "No such file or directory", path)
             resolved.append((directory, name, node))
@@ -367,8 +368,9 @@ def _frozen(node: Node) -> object:
     return tuple(sorted((name, _frozen(child)) for name, child in node.durable.items()))
 
 
-def _names(path: str) -> list[str]:
-    return [name for name in path.split("/") if name and name != "."]
+@lru_cache(maxsize=4096)
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(name for name in path.split("/") if name and name != ".")
 
 
 def _resize(image: bytearray, size: int) -> None:

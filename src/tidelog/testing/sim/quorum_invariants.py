@@ -6,6 +6,7 @@ They look from outside, at what nodes are, say and have on their disks; never at
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ from tidelog.wire.messages.vote import VoteRequest, VoteResponse
 
 LOG_DIR: Final = "/data"
 _METADATA_DIR: Final = f"{LOG_DIR}/__cluster_metadata-0"
+_STATE_NAMES: Final = tuple(f"{_METADATA_DIR}/{files.QUORUM_STATE}".strip("/").split("/"))
 _LOOK_AT_DISKS_EVERY: Final = 25
 
 
@@ -162,11 +164,17 @@ def _rests_on(sender: ObservedNode, to: int, message: Any) -> tuple[int | None, 
 def durable_state(disk: SimDisk) -> ElectionState:
     """What a power loss at this moment would leave of the quorum state, at the least."""
     node: Inode | Directory | None = disk.machine.root
-    for name in f"{_METADATA_DIR}/{files.QUORUM_STATE}".strip("/").split("/"):
+    for name in _STATE_NAMES:
         node = node.durable.get(name) if isinstance(node, Directory) else None
     if not isinstance(node, Inode) or not node.durable:
         return ElectionState(-1)
-    return state_file.decode(bytes(node.durable), files.QUORUM_STATE)
+    return _decoded(bytes(node.durable))
+
+
+@lru_cache(maxsize=256)
+def _decoded(content: bytes) -> ElectionState:
+    """A state is read with every message that rests on it, and written once."""
+    return state_file.decode(content, files.QUORUM_STATE)
 
 
 class LeaderCompleteness(Invariant):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.replication.assignment import NO_LEADER
+from tidelog.replication.assignment import NO_LEADER, Assignment
 from tidelog.testing.sim.storage_checks import Violation
 
 if TYPE_CHECKING:
@@ -138,7 +138,12 @@ class EnoughCountTowardsTheWatermark(Invariant):
         leader, controller = replica.leader, self.ledger.controller
         if leader is None or replica.high_watermark <= before:
             return
-        known = controller.isr_of.get(leader.isr.partition_epoch, ())
+        # It may have heard of several changes in this one step, and have moved its watermark by any of them.
+        epoch = leader.isr.partition_epoch
+        passed = range(
+            min(replica.partition_epoch + 1, epoch) if replica.partition_epoch >= 0 else epoch, epoch + 1
+        )
+        known = max((controller.isr_of.get(each, ()) for each in passed), key=len)
         if len(known) < controller.effective_min:
             raise self.broken(
                 f"broker {replica.broker.broker_id} committed up to {replica.high_watermark} with the ISR {known},"
@@ -197,6 +202,31 @@ class OnlyThisEpochCounts(Invariant):
         for other in leader.isr.maximal - {broker.broker_id}:
             if (broker.incarnation, leader.epoch, other) not in self._runs:
                 raise self.broken(f"broker {other} counts in epoch {leader.epoch}, and has not fetched in it")
+
+
+class JoinersHaveFetched(Invariant):
+    """I22, H7: whoever comes into an ISR has fetched from this leader in this epoch, in the run that the controller knows: what an earlier run had may not be there any more."""
+
+    def __init__(self) -> None:
+        self._runs: set[tuple[int, int, int]] = set()
+        self._known: Assignment | None = None
+
+    def fetch_counted(self, replica: Replica, fetch: ReplicaFetch) -> None:
+        self._runs.add((fetch.leader_epoch, fetch.broker_id, fetch.broker_epoch))
+
+    def image_changed(self, image: State) -> None:
+        before, now = self._known, image.assignment
+        self._known = now
+        if before is None or before.leader_epoch != now.leader_epoch:
+            return
+        for broker_id in now.isr:
+            if broker_id in before.isr:
+                continue
+            run = self.ledger.controller.registrations[broker_id].broker_epoch
+            if (now.leader_epoch, broker_id, run) not in self._runs:
+                raise self.broken(
+                    f"broker {broker_id}, which is in run {run}, has come into the ISR of epoch {now.leader_epoch} without a fetch of that run"
+                )
 
 
 class IsrAndElrAreApart(Invariant):
@@ -382,6 +412,7 @@ def invariants(lag_s: float) -> list[Invariant]:
         EnoughCountTowardsTheWatermark(),
         CountedIsSynced(),
         OnlyThisEpochCounts(),
+        JoinersHaveFetched(),
         IsrAndElrAreApart(),
         RecoveryKeepsWhatWasSynced(),
         OnlyFollowersTruncate(),

@@ -49,6 +49,9 @@ class Registered(Protocol):
     @property
     def incarnation(self) -> Any: ...
 
+    @property
+    def broker_epoch(self) -> int: ...
+
 
 class State(Protocol):
     """How a partition stands, as the controller has decided it."""
@@ -111,6 +114,8 @@ class Replica:
     truncations: int = 0
     high_watermark: int = 0
     leader: Leader | None = None
+    partition_epoch: int = -1
+    """That the leader went by."""
     kept: int | None = None
     """When it ended: up to where its log had to be there again. None: nobody can tell, its disk is gone."""
 
@@ -193,6 +198,7 @@ class Ledger:
                 for invariant in self._hears["began_to_lead"]:
                     invariant.began_to_lead(replica)
         self._look_at_watermark(replica)
+        replica.partition_epoch = -1 if replica.leader is None else replica.leader.isr.partition_epoch
         for invariant in self._hears["stepped"]:
             invariant.stepped(replica)
 
