@@ -384,9 +384,14 @@ class ClusterModel:
         request.incarnation_id = _incarnation(broker)
 
         def registered(outcome: Any) -> None:
-            if not isinstance(outcome, RequestError) and broker.incarnation == run:
+            if broker.incarnation != run:
+                return
+            if not isinstance(outcome, RequestError):
                 broker.epoch = broker.last_epoch = outcome.broker_epoch
                 broker.is_lossless = True
+            elif outcome.code is ErrorCode.STALE_BROKER_EPOCH and self.active is not None:
+                # A request of an earlier run was still on its way. By its incarnation the broker knows it for its own.
+                broker.last_epoch = self.active.image.brokers[broker.id].epoch
 
         if self.active is not None:
             self.active.register_broker(request, self.now, registered)

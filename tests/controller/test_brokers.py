@@ -63,6 +63,21 @@ def test_the_next_run_has_a_larger_epoch_and_the_same_run_keeps_its_own() -> Non
     assert caught.value.code == E.STALE_BROKER_EPOCH
 
 
+def test_who_claims_a_run_that_was_not_the_last_one_asks_again() -> None:
+    """Its metadata are old: what it has not heard of may be a request of its own, from a run that was killed at once."""
+    world = three_brokers()
+    for broker in (1, 2, 3):
+        world.do(world.controller.fence_broker(broker))
+    before = world.image.brokers[3].epoch
+    late = world.add_broker(3, incarnation=5, previous_epoch=before, unfence=False)
+    world.do(world.controller.fence_broker(3))
+    with pytest.raises(RequestError, match="when it has heard of it") as caught:
+        world.add_broker(3, incarnation=6, previous_epoch=before)
+    assert caught.value.code == E.STALE_BROKER_EPOCH
+    world.add_broker(3, incarnation=6, previous_epoch=late)
+    assert (first(world).leader, first(world).isr, first(world).elr) == (3, (3,), (2,))
+
+
 def test_registrations_that_are_refused() -> None:
     world = World()
     world.add_broker(1)

@@ -168,10 +168,13 @@ def test_a_registration_whose_answer_was_not_noted_is_known_by_its_incarnation()
     machine.kill()
     logs = machine.start()
     assert logs.ledger.previous_epoch(Registered(second, 9)) == 9
-    assert logs.ledger.previous_epoch(Registered(THIRD, 11)) == 7
+    assert logs.ledger.previous_epoch(Registered(THIRD, 6)) == 7
+    assert logs.ledger.previous_epoch(Registered(THIRD, 11)) == -1, (
+        "a run that it knows nothing of came later"
+    )
 
 
-def test_a_restored_copy_claims_what_it_was_a_copy_of() -> None:
+def test_a_restored_copy_claims_nothing_once_it_has_heard_of_the_run_after_it() -> None:
     machine = Machine()
     machine.start(epoch=7)
     machine.kill()
@@ -179,7 +182,9 @@ def test_a_restored_copy_claims_what_it_was_a_copy_of() -> None:
     machine.start(epoch=9)
     registered = Registered(machine.incarnation_id, 9)
     machine.disk = copy
-    assert machine.start().ledger.previous_epoch(registered) == 7  # which the controller does not believe
+    ledger = machine.start().ledger
+    assert ledger.previous_epoch(None) == 7  # which the controller does not believe
+    assert ledger.previous_epoch(registered) == -1
 
 
 def test_after_a_reboot_the_loss_is_remembered_until_it_is_told() -> None:

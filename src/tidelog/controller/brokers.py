@@ -66,6 +66,14 @@ def register_broker(
             f"broker {request.broker_id} is running already; give this one another node.id, or stop the other and wait"
             " until its session has timed out",
         )
+    if 0 <= request.previous_broker_epoch < existing.epoch:
+        # Its metadata are old. What it has not heard of may be its own doing: a run that was killed before it learned its epoch,
+        # with the request still on the way. It asks again, and by then it knows whether its directories were that run's.
+        raise RequestError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {request.broker_id} claims the places of its run {request.previous_broker_epoch}, and run"
+            f" {existing.epoch} came after that; it may register when it has heard of it",
+        )
     gone = frozenset({request.broker_id})
     lossy = NOBODY if _is_lossless(request, existing) else gone
     record = _registration(request, next_offset)

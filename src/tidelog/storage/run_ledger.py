@@ -133,12 +133,15 @@ class RunLedger:
             if directory.is_new:
                 continue
             run = self._before.get(directory.path)
-            if run is None:
-                claimed.add(directory.broker_epoch if directory.clean else UNKNOWN_EPOCH)
-            elif known is not None and known.incarnation_id in run.incarnations:
+            if run is not None and known is not None and known.incarnation_id in run.incarnations:
                 claimed.add(known.epoch)
+                continue
+            if run is None:
+                own = directory.broker_epoch if directory.clean else UNKNOWN_EPOCH
             else:
-                claimed.add(run.epoch)
+                own = run.epoch
+            # A run that these directories know nothing of came after theirs.
+            claimed.add(UNKNOWN_EPOCH if known is not None and known.epoch > own else own)
         return claimed.pop() if len(claimed) == 1 else UNKNOWN_EPOCH
 
     def registered(self, epoch: int) -> None:
