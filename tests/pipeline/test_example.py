@@ -63,6 +63,7 @@ def run_once(spark: Any, place: Place, brokers: str) -> dict[str, Mapping[str, i
     return counters
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_every_result_is_what_plain_python_calculates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any, cluster: Cluster

@@ -56,7 +56,9 @@ def opened(kind: TableFormat, path: Path, **more: Any) -> Table:
     return open_table(kind, TableSettings(path=str(path), **more))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "delta" else pytest.mark.long) for kind in FORMATS]
+)
 def test_batches_go_in_once_and_leave_nothing_behind(kind: TableFormat, spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "orders"
     table = opened(kind, path, partition_by=("city",))
