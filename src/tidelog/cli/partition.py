@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 app = plain_typer("Elect leaders of partitions.")
 
+LOOKS_MAX = 20
+LOOK_AGAIN_SECONDS = 0.05
 LOSES = "an unclean election takes a leader that is not in sync: records that were acknowledged and that it does not have are lost"
 NOTHING_TO_DO = "no partition needs such an election"
 
@@ -62,13 +64,22 @@ def elect(
         typer.confirm(f"{LOSES}. Go on?", abort=True, err=True)
 
     async def work(cluster: ClusterClient) -> list[Elected]:
+        import asyncio
+
         from tidelog.client.cluster_admin import Election, describe_partitions, elect_leaders
 
         before = await describe_partitions(cluster)
         wanted = None if every else _wanted(partitions or [], before)
         outcomes = await elect_leaders(cluster, Election.UNCLEAN if unclean else Election.PREFERRED, wanted)
-        after = await describe_partitions(cluster, sorted({outcome.tp.topic for outcome in outcomes}))
-        return [_elected(outcome, before, after) for outcome in outcomes]
+        topics = sorted({outcome.tp.topic for outcome in outcomes})
+        for _ in range(LOOKS_MAX):
+            after = await describe_partitions(cluster, topics)
+            found = [_elected(outcome, before, after) for outcome in outcomes]
+            if not any(each.result == "elected" and each.after == each.before for each in found):
+                break
+            # Whoever was asked has not heard of the election yet.
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return found
 
     found = sorted(with_cluster(bootstrap_server, work))
     if json:
