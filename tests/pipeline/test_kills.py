@@ -93,30 +93,30 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
         yield lambda sinks, where: World(tmp_path, sinks, where, stack)
 
 
+def die_one_after_the_other(world: World, kills: Sequence[Kill]) -> None:
+    """Under a steady load. The driver should be the last, because starting Spark is what takes long."""
+    world.send(500)
+    with steadily(lambda: world.send(20), 0.25):
+        world.kill(kills, within_seconds=2, after_batch=1.0)
+    world.pipeline.catch_up()
+    world.check()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_broker_and_a_driver_die(make_world: MakeWorld) -> None:
-    """Under both sinks at once. The driver is the last, because starting Spark is what takes long."""
+    """Under both sinks at once."""
     world = make_world([Delta, Sqlite], LOCAL)
-    world.send(500)
-    with steadily(lambda: world.send(20), 0.25):
-        world.kill([world.kill_broker, world.pipeline.kill_driver], within_seconds=2, after_batch=1.0)
-    world.pipeline.catch_up()
-    world.check()
+    die_one_after_the_other(world, [world.kill_broker, world.pipeline.kill_driver])
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_executor_a_broker_and_a_driver_die(make_world: MakeWorld) -> None:
-    """On a cluster, under both sinks at once."""
+    """The same on a cluster."""
     world = make_world([Delta, Sqlite], CLUSTER)
-    world.send(500)
-    with steadily(lambda: world.send(20), 0.25):
-        kills = [world.kill_executor, world.kill_broker, world.pipeline.kill_driver]
-        world.kill(kills, within_seconds=2, after_batch=1.0)
-    world.pipeline.catch_up()
-    world.check()
+    die_one_after_the_other(world, [world.kill_executor, world.kill_broker, world.pipeline.kill_driver])
 
 
 @pytest.mark.long
