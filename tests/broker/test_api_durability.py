@@ -69,6 +69,23 @@ def test_acks_1_does_not_wait(slow: tuple[OwnBroker, Topic, Topic], disk: Faulty
     wait_until(lambda: bool(wire.offset_at(topic, -1).offset == 2))
 
 
+def test_records_are_deleted_that_are_about_to_be_committed(
+    slow: tuple[OwnBroker, Topic, Topic], disk: FaultyDisk
+) -> None:
+    """Whoever has had the answer to acks=1 may delete what it told; what is not in the log at all is refused at once."""
+    broker, topic, _ = slow
+    wire, producer = broker.connect(), broker.connect()
+    answer = producer.ask(producer.produce_request(topic, batch(), acks=1), timeout=SOON_SECONDS)
+    assert answer.responses[0].partition_responses[0].base_offset == 1
+    assert code(delete_records(wire, 0, 3)) == "OFFSET_OUT_OF_RANGE"
+    assert code(delete_records(wire, 0, 2, timeout_ms=50)) == "OFFSET_OUT_OF_RANGE", "it took too long"
+    wire.send(delete_request(0, 2))
+    assert wire.is_silent()
+    disk.release()
+    result = wire.receive(SOON_SECONDS).topics[0].partitions[0]
+    assert (code(result), result.low_watermark) == ("NONE", 2)
+
+
 def test_a_wait_that_takes_too_long(slow: tuple[OwnBroker, Topic, Topic], disk: FaultyDisk) -> None:
     """The producer hears REQUEST_TIMED_OUT, and its retry gets the offset of the first try."""
     broker, topic, _ = slow
@@ -188,10 +205,15 @@ def check_half_offline(two: Two, wire: Wire) -> None:
     assert code(wire.fetch(two.topic, partition=well)) == "NONE"
 
 
-def delete_records(wire: Wire, partition: int, offset: int) -> Any:
+def delete_request(partition: int, offset: int, timeout_ms: int = 9000) -> DeleteRecordsRequest:
     asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=9000)
-    return wire.ask(request).topics[0].partitions[0]
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=timeout_ms
+    )
+
+
+def delete_records(wire: Wire, partition: int, offset: int, timeout_ms: int = 9000) -> Any:
+    return wire.ask(delete_request(partition, offset, timeout_ms)).topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
