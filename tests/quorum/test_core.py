@@ -93,6 +93,20 @@ def test_a_leader_counts_itself_only_as_far_as_it_has_synced() -> None:
     assert Committed(11) in core.step(events.Received(2, fetch_of(3, 11, 2)), 0.1)
 
 
+def test_whoever_has_claimed_its_records_before_hears_at_once_that_they_are_committed() -> None:
+    """The leader's own sync is the last one: both followers are a majority without it, and the first of them waits already."""
+    core = leader(StubLog())
+    assert not any(isinstance(e, Answer) for e in core.step(events.Received(1, fetch_of(2, 11, 2)), 0.1))
+    answers = {
+        effect.token: messages.only_partition(effect.response)
+        for effect in core.step(events.Received(2, fetch_of(3, 11, 2)), 0.11)
+        if isinstance(effect, Answer)
+    }
+    assert {token: part.high_watermark for token, part in answers.items()} == {1: 11, 2: 11}
+    assert isinstance(core.node.role, Leader)
+    assert not core.node.role.parked
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_a_leader_that_is_abandoned_resigns_at_the_very_moment_that_it_names(seed: int) -> None:
     """Sums and differences of floats do not agree to the last bit: a leader once ticked for ever in the last instant before."""

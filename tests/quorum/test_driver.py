@@ -217,6 +217,45 @@ def test_a_disk_that_fails_ends_the_node_and_nothing_is_said_any_more(operation:
     assert sum(words.startswith("failed") for words in node.said) == 1
 
 
+class Late:
+    """Threads whose work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Any, Any]] = []
+
+    def run(self, work: Any, done: Any, /) -> None:
+        self.jobs.append((work, done))
+
+    def finish(self) -> None:
+        for work, done in self.jobs:
+            try:
+                work()
+            except DiskError as error:
+                done(error)
+            else:
+                done(None)
+        self.jobs.clear()
+
+
+def test_a_sync_that_fails_while_the_node_is_closed_is_told() -> None:
+    """Who closes its directories in order would mark this one as whole."""
+    node = Alone(SimDisk(Random(1)))
+    node.start()
+    node.quorum._offload = late = Late()
+    node.quorum.append(metadata_batches(1, 1), 1)
+    node.run(0.01)
+    assert late.jobs, "a thread is syncing"
+    node.said.clear()
+    node.disk.fail("sync")
+    node.quorum.close()
+    idle: list[str] = []
+    node.quorum.when_idle(lambda: idle.append("idle"))
+    assert idle == []
+    late.finish()
+    assert idle == ["idle"]
+    assert [words.split(":")[0] for words in node.said] == ["failed"]
+
+
 def test_describe_tells_what_the_leader_knows_of_everybody() -> None:
     table = Table([1, 2, 3], [4])
     for node_id in (1, 2, 3, 4):

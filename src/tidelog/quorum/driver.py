@@ -104,6 +104,7 @@ class Quorum:
         self._timer_at = NEVER
         self._stopping: Callable[[], None] | None = None
         self._at_work = 0
+        self._has_failed = False
         self._when_idle: list[Callable[[], None]] = []
 
     # ---- for the broker
@@ -284,7 +285,9 @@ class Quorum:
             done()
 
     def _fail(self, error: Exception) -> None:
-        if not self._is_over:
+        """Told once; also while this is being closed, or the directory would be marked as closed in order."""
+        if not self._has_failed:
+            self._has_failed = True
             self.close()
             self._listener.failed(error)
 

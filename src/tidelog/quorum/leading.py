@@ -58,7 +58,9 @@ def _serve(
         return
     if replica is not None:
         _count(node, replica, claimed.offset, now)
-        advance(node, role)
+        if advance(node, role):
+            # The others may have claimed theirs before: a leader whose own sync is slow commits by a fetch, and no sync will tell them.
+            answer_parked(node, role, now, news=True)
     max_bytes = min(part.partition_max_bytes, node.settings.fetch_max_bytes)
     has_news = claimed.offset < _readable_end(node, replica_id) or part.high_watermark < node.high_watermark
     if has_news or replica is None or request.max_wait_ms <= 0:
@@ -169,22 +171,20 @@ def _count(node: Node, replica: Replica, offset: int, now: float) -> None:
     replica.end_offset = offset
 
 
-def advance(node: Node, role: Leader) -> None:
-    """Commit what a majority has made durable."""
+def advance(node: Node, role: Leader) -> bool:
+    """Commit what a majority has made durable. Whether that is more than before."""
     ends = [replica.end_offset for replica in role.replicas.values()]
     offset = int(node.voters.reached([node.log.synced_offset, *ends]))
-    if offset > role.epoch_start_offset:
-        node.advance_high_watermark(offset)
+    return offset > role.epoch_start_offset and node.advance_high_watermark(offset)
 
 
 def on_log_changed(node: Node, role: Leader, now: float) -> None:
     """Records were appended, or synced."""
-    committed = node.high_watermark
     if node.log.synced_offset < node.log.end.offset:
         node.sync_log()
-    advance(node, role)
+    has_committed = advance(node, role)
     unsent = [parked for parked in role.parked.values() if parked.offset < node.log.end.offset]
-    if unsent or node.high_watermark > committed:
+    if unsent or has_committed:
         answer_parked(node, role, now, news=True)
 
 
