@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.replication.replica_world import TOPIC_ID, Loop, Peers, Replica
 from tidelog.replication.fetcher import SOON_MS, Fetcher, FetcherSettings
 from tidelog.replication.partition import Partition
@@ -152,16 +154,25 @@ def test_a_fenced_partition_waits_for_newer_metadata() -> None:
 def test_a_leader_that_does_not_know_it_yet_is_asked_again_soon_and_then_more_seldom() -> None:
     """It is milliseconds behind, and nothing is committed before it is asked."""
     world = World()
-    for error, pause_ms in (
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, SOON_MS),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2 * SOON_MS),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 4 * SOON_MS),
-    ):
+    for error in (ErrorCode.UNKNOWN_LEADER_EPOCH, *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2):
         world.answer(PartitionData(error_code=error))
-        world.loop.advance(pause_ms / 1000 - 0.001)
+        world.loop.advance(SOON_MS / 1000 - 0.001)
         assert world.peers.asked == []
         world.loop.advance(0.002)
     assert wanted(world.asked) == [(0, 1, -1)]
+
+
+@pytest.mark.parametrize("behind_s", [0.1, 0.4, 2.0])
+def test_of_the_time_that_a_leader_was_behind_little_is_lost_again(behind_s: float) -> None:
+    world = World()
+    questions, began = 0, world.loop.monotonic()
+    while world.loop.monotonic() - began < behind_s:
+        world.answer(PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        questions += 1
+        while not world.peers.asked:
+            world.loop.advance(0.001)
+    assert world.loop.monotonic() - began < 1.25 * behind_s + 0.02
+    assert questions < 30
 
 
 def test_a_leader_that_never_knows_is_asked_at_the_pace_of_any_trouble() -> None:

@@ -37,7 +37,7 @@ logger = logging.getLogger("tidelog.replication")
 NEVER: Final = float("inf")
 LEADER_IS_BEHIND: Final = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
 SOON_MS: Final = 10
-"""The first pause for such a leader; each is twice as long as the last, up to `replica.fetch.backoff.ms`."""
+"""The shortest pause for such a leader. Each is a quarter of how long it has been behind, up to `replica.fetch.backoff.ms`: little is added to that, and few questions are asked in vain."""
 
 
 class FetcherSettings(NamedTuple):
@@ -62,12 +62,13 @@ class _Asked(NamedTuple):
 class _Followed:
     """A partition of this fetcher, in one leader epoch. It is not asked for before `not_before`."""
 
-    __slots__ = ("not_before", "partition", "soon_ms")
+    __slots__ = ("behind_since", "not_before", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.not_before = 0.0
-        self.soon_ms = SOON_MS
+        self.behind_since: float | None = None
+        """When the leader first said that it does not lead, or not in this epoch."""
 
 
 class Fetcher:
@@ -264,9 +265,11 @@ class Fetcher:
     def _pause_for_leader(self, key: Key) -> None:
         followed = self._followed.get(key)
         if followed is not None:
-            pause_ms = min(followed.soon_ms, self.settings.backoff_ms)
-            followed.soon_ms *= 2
-            self._pause(key, until=self._clock.monotonic() + pause_ms / 1000)
+            now = self._clock.monotonic()
+            if followed.behind_since is None:
+                followed.behind_since = now
+            pause_s = max(SOON_MS / 1000, (now - followed.behind_since) / 4)
+            self._pause(key, until=now + min(pause_s, self.settings.backoff_ms / 1000))
 
     def _pause(self, key: Key, *, until: float | None = None) -> None:
         followed = self._followed.get(key)
