@@ -17,6 +17,12 @@ _JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
 _PYTHON_CLASS: Final = re.compile(r"^((?:\w+\.)*)(\w+)(?:: |$)")
 _STREAM_FAILED: Final = re.compile(r"^Query \[.*?\] terminated with exception: ", re.DOTALL)
 
+RACE_IN_SPARK: Final = (
+    r"java\.lang\.IllegalStateException: Illegal size \d+ of collection|"
+    r"Task serialization failed: java\.util\.ConcurrentModificationException"
+)
+"""Two queries of one session, and Spark changes something of one while it makes bytes of it for the other's tasks. Nothing else says the first of the two, whatever stands around it."""
+
 _ADVICE: Final = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -36,7 +42,7 @@ _ADVICE: Final = (
         "the machine was too busy to start a Python process within Spark's ten seconds",
     ),
     (
-        r"Task serialization failed: java.(lang.IllegalStateException: Illegal size|util.ConcurrentModification)",
+        RACE_IN_SPARK,
         "two queries got into each other's way inside of Spark, before any task had begun",
     ),
     (
@@ -72,17 +78,28 @@ def in_words_of_a_flow(text: str, *, flow: str, can_rebuild: bool) -> str:
 
 def reason(error: BaseException) -> str:
     """One or more lines, the first of which is enough to know what happened."""
-    texts = [_text(error)]
-    cause = getattr(error, "cause", None) or getattr(error, "_cause", None)
-    while isinstance(cause, BaseException) and len(texts) < 10:
-        texts.append(_text(cause))
-        cause = getattr(cause, "cause", None) or getattr(cause, "_cause", None)
+    texts = _texts(error)
     said = next((words for words in map(plain_words, texts) if words), type(error).__name__)
     whole = "\n".join(texts)
     for pattern, advice in _ADVICE:
         if re.search(pattern, whole):
             return f"{said}; {advice}"
     return said
+
+
+def is_race_in_spark(error: BaseException) -> bool:
+    """Whether it failed before any of its tasks had begun, through no fault of anybody's."""
+    return re.search(RACE_IN_SPARK, "\n".join(_texts(error))) is not None
+
+
+def _texts(error: BaseException) -> list[str]:
+    """What the error says, and what its causes say, as far as they are known."""
+    texts = [_text(error)]
+    cause = getattr(error, "cause", None) or getattr(error, "_cause", None)
+    while isinstance(cause, BaseException) and len(texts) < 10:
+        texts.append(_text(cause))
+        cause = getattr(cause, "cause", None) or getattr(cause, "_cause", None)
+    return texts
 
 
 def _text(error: BaseException) -> str:

@@ -6,7 +6,6 @@ Knows its job by two functions (`jobs/__init__.py`) and Spark's queries by what 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.pipeline.context import FromTopics, JobContext
-from tidelog.pipeline.failures import in_words_of_a_flow, reason
+from tidelog.pipeline.failures import in_words_of_a_flow, is_race_in_spark, reason
 from tidelog.pipeline.progress import QueryTracker
 from tidelog.pipeline.status import FlowStatus
 from tidelog.pipeline.values import Flow, OnFailure
@@ -33,10 +32,6 @@ HARMLESS_FAILURES_MAX: Final = 10
 """In a row, of those below: no task of the batch had begun, so any flow may try again, whatever it is to do when it fails."""
 _SLOW_START: Final = "Python worker failed to connect back"
 """Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. """
-_RACE_IN_SPARK: Final = re.compile(
-    r"Task serialization failed: java\.(lang\.IllegalStateException: Illegal size|util\.ConcurrentModificationException)"
-)
-"""Two queries of one session, and Spark changes something of one while it is being sent to the other's executors."""
 
 
 class FlowRun:
@@ -251,7 +246,7 @@ class FlowRun:
         self._failures_in_a_row += 1
         allowed = self._restarts_max if self._on_failure == "restart" else 0
         self.is_slow_to_start = _SLOW_START in str(failure)
-        if self.is_slow_to_start or _RACE_IN_SPARK.search(str(failure)):
+        if self.is_slow_to_start or is_race_in_spark(failure):
             allowed = max(allowed, HARMLESS_FAILURES_MAX)
         if self._failures_in_a_row <= allowed:
             pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (self._failures_in_a_row - 1))
