@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -67,7 +68,12 @@ async def test_offsets_records_and_groups(bootstrap: str, topic_name: str) -> No
 def test_the_same_without_an_event_loop(bootstrap: str, topic_name: str) -> None:
     with blocking.Admin(bootstrap) as admin:
         admin.create_topics([NewTopic(topic_name, 1, 1)])
-        assert topic_name in admin.list_topics().topics
+        deadline = (
+            time.monotonic() + 10
+        )  # Kafka's controller answers before its brokers have heard of the topic
+        while topic_name not in admin.list_topics().topics:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
             admin.create_topics([NewTopic(topic_name, 1, 1)])
         admin.delete_topics([topic_name])

@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.cluster.questions import HOST, PartitionView, active_controller, partitions_of
 from tidelog.cli.local_cluster import LocalNode, write_properties
 from tidelog.testing.proxy import ProxyMesh
-from tools.peers.tidelog import FOR_TESTS
+from tools.peers.tidelog import environment
 
 READY_SECONDS: Final = 90.0
 SETTLE_SECONDS: Final = 90.0
@@ -149,7 +149,7 @@ class Processes:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if not name.startswith(FOR_TESTS)},
+                env=environment(),
             )
 
     def wait_until_ready(self, node_id: int) -> None:

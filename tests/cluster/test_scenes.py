@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+from typing import Any
 
 import pytest
 
+from tidelog.cluster.lifecycle import Phase
+from tidelog.storage import files
 from tidelog.testing.sim.cluster_faults import Plan
 from tidelog.testing.sim.cluster_net import Weather
 from tidelog.testing.sim.cluster_shape import Shape, TopicShape
@@ -17,10 +21,13 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-def _cluster(*, min_isr: int) -> ClusterWorld:
-    """Three nodes, one partition, nothing that goes wrong by itself."""
+def _cluster(*, min_isr: int, nodes: int = 3) -> ClusterWorld:
+    """One partition on all nodes, nothing that goes wrong by itself."""
     shape = Shape(
-        topics=(TopicShape("orders", 1, 3),),
+        voters=tuple(range(nodes)),
+        brokers=tuple(range(nodes)),
+        topics=(TopicShape("orders", 1, nodes),),
+        offsets=TopicShape("__consumer_offsets", 2, nodes),
         min_isr=min_isr,
         producers=1,
         weak_producers=0,
@@ -59,3 +66,41 @@ def test_a_broker_registers_with_metadata_that_knows_its_last_run() -> None:
     for line in states:
         isr, elr = line.partition("isr ")[2].split(" elr ")
         assert str(victim) in isr or str(victim) in elr, line
+
+
+def test_a_broker_whose_disk_fails_while_it_starts_does_not_register() -> None:
+    """It would be refused, for a registration without a directory, with words that say nothing of the disk."""
+    world = _cluster(min_isr=2)
+    (controller,) = world.leaders()
+    victim = next(node for node in world.shape.nodes if node != controller.id)
+    world.kill(victim)
+    world.run_until(9.0)
+    world.start(victim)
+    node = world.running(victim)
+    assert node is not None
+    node.disk.fail("write", errno.EIO, matches=lambda path: files.BROKER_RUN in path)
+    world.run_until(15.0)
+    assert world.running(victim) is not node, "it ended"
+    assert node.cluster.lifecycle.phase is Phase.WAITING
+
+
+def test_an_only_voter_that_resigns_while_its_broker_comes_back() -> None:
+    world = _cluster(min_isr=1, nodes=1)
+    world.kill(0)
+    world.start(0)
+    node = world.running(0)
+    assert node is not None
+    controller = node.cluster.controller
+    assert controller is not None
+    submit, submitted = controller.submit, []
+
+    def submit_and_resign(*arguments: Any) -> None:
+        submit(*arguments)
+        submitted.append(node.cluster.lifecycle.epoch)
+        if len(submitted) == 1:
+            node.quorum.resign()  # what was decided is written, and not committed
+
+    controller.submit = submit_and_resign  # type: ignore[assignment,method-assign]
+    world.run_until(10.0)
+    assert len(submitted) > 2
+    assert node.is_started

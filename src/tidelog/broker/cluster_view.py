@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from tidelog.cluster.departures import StillTold, nobody
 from tidelog.cluster.partitions import PartitionTable
 from tidelog.controller.features import SUPPORTED_FEATURES
 from tidelog.controller.image import MetadataImage, PartitionImage, TopicImage
@@ -25,19 +26,28 @@ class Features(NamedTuple):
 
 
 class ClusterView:
-    def __init__(self, node_id: int, image: Callable[[], MetadataImage], partitions: PartitionTable) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        partitions: PartitionTable,
+        still_told: StillTold = nobody,
+    ) -> None:
         self._node_id = node_id
         self._image = image
         self._partitions = partitions
+        self._still_told = still_told
 
     def features(self) -> Features:
         image = self._image()
         return Features(SUPPORTED_FEATURES, image.features, image.offset)
 
-    def endpoints(self, listener_name: str, *, fenced_too: bool = False) -> Iterator[BrokerEndpoint]:
-        """Every broker that clients of this listener can reach; `fenced_too`, also those that they could if they were well."""
+    def endpoints(
+        self, listener_name: str, *, fenced_too: bool = False, departed_too: bool = False
+    ) -> Iterator[BrokerEndpoint]:
+        """Every broker that clients of this listener can reach; `fenced_too`, also those that they could if they were well; `departed_too`, those that they could a moment ago."""
         for broker in self._image().brokers.values():
-            if not broker.fenced or fenced_too:
+            if not broker.fenced or fenced_too or (departed_too and self._still_told(broker)):
                 for endpoint in broker.endpoints:
                     if endpoint.name == listener_name:
                         yield BrokerEndpoint(

@@ -239,7 +239,9 @@ class Broker:
         except (CorruptDataError, LogDirError, DiskError) as error:
             raise StartError(f"the cluster's metadata cannot be read: {error}") from error
         self.metadata = MetadataService(self.node, self._executor)
-        self.view = ClusterView(self.node_id, lambda: self.image, self.partitions)
+        self.view = ClusterView(
+            self.node_id, lambda: self.image, self.partitions, self.node.departures.is_told
+        )
         self.topics = TopicAdmin(self)
         self.producer_ids = ProducerIdSource(self._allocate_producer_ids)
         self.groups = GroupCoordinator(self)

@@ -127,12 +127,12 @@ class BrokerShell:
                 workers_per_dir=workers,
             )
         progress.sum_up(len(logs.logs))
-        broker.check_metadata_dir()
         for warning in logs.warnings:
             logger.warning("%s", warning)
         for (topic, index), failure in logs.failed_logs.items():
             logger.error("%s-%d cannot be opened and is not served: %s", topic, index, failure)
         self._judge_losses(image)
+        broker.check_metadata_dir()  # last: all of this reads and writes there, and no broker registers without it
 
     def _judge_losses(self, image: MetadataImage) -> None:
         """Whether all that this broker was counted for is still here: the registration says so, or does not (D10)."""

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog.cluster.absences import Absences
 from tidelog.cluster.controller_node import ControllerNode, QuorumWriter
+from tidelog.cluster.departures import Departures
 from tidelog.cluster.fetchers import Fetchers
 from tidelog.cluster.image_change import ImageChange
 from tidelog.cluster.leaderless import LeaderlessReplicas
@@ -161,6 +162,8 @@ class ClusterNode:
         self.metadata.begin_with(self._newest_sound_snapshot())
         self.absences = Absences()
         self.absences.begin_with(self.metadata.image, now_ms=ports.clock.wall_ms())
+        self.departures = Departures(self.missing, clock=ports.clock)
+        self.departures.changed(self.metadata.image.brokers.keys(), self.metadata.image, is_news=False)
         self.snapshots = MetadataSnapshots(
             self.quorum,
             limits=settings.snapshots,
@@ -268,9 +271,15 @@ class ClusterNode:
             )
             return resumed or controller.register_broker(request, next_offset=next_offset)
 
+        def refused(error: RequestError) -> None:
+            if error.code is ErrorCode.NOT_CONTROLLER:  # the only voter has resigned, and will lead again
+                self.when(lambda: self.is_active_controller, partial(self._resume, done))
+            else:
+                self._shell.failed(error)
+
         def registered(response: BrokerRegistrationResponse | RequestError) -> None:
             if isinstance(response, RequestError):
-                self._shell.failed(response)
+                refused(response)
                 return
             epoch = response.broker_epoch
             self._was_resumed = True
@@ -282,7 +291,7 @@ class ClusterNode:
 
         def unfenced(response: RequestError | None) -> None:
             if response is not None:
-                self._shell.failed(response)
+                refused(response)
             else:
                 done()
 
@@ -336,6 +345,7 @@ class ClusterNode:
 
     def changed(self, change: ImageChange, image: MetadataImage) -> None:
         self.absences.changed(change, image, now_ms=self.ports.clock.wall_ms(), is_news=self._is_ready)
+        self.departures.changed(change.brokers, image, is_news=self._is_ready and not self._stopping)
         self.replicas.changed(change, image)
         self.snapshots.consider(image)
         if self.leaderless.changed(change) or self.id in change.brokers:

@@ -10,12 +10,13 @@ was, also if its own question brings it back. The topic is there before the answ
 
 A client whose leader has died asks at once, before anybody else can lead, and asks again only a second or two later. So an answer that would name a leader that has just gone
 (`cluster/missing_nodes.py`) waits for the next one, a second at most. And one that names other nodes at all leaves a moment after the question: the client may have heard of a death sooner than this
-broker, whose own connections to the dead close in the same few milliseconds.
+broker, whose own connections to the dead close in the same few milliseconds; by then it has looked whether their ports are open. Brokers that have just left are still in the list of brokers (`cluster/departures.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
@@ -61,9 +62,8 @@ def handle(
     if len(broker.image.brokers) == 1 or _leaders(broker.image, asked) <= {broker.node_id, NO_LEADER}:
         return _known(broker, context, request, asked)
     pending = context.defer()
-    broker.scheduler.call_later(
-        LOOK_AROUND_S, _answer_when_leaders_are_there, broker, context, request, asked, pending
-    )
+    asked_at = broker.clock.monotonic()
+    broker.scheduler.call_later(LOOK_AROUND_S, _look, broker, context, request, asked, pending, asked_at)
     return pending
 
 
@@ -79,6 +79,20 @@ def _known(
     else:
         found = [_describe(broker, request, topic) for topic in broker.image.topics_by_name.values()]
     return _response(broker, context, request, found)
+
+
+def _look(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic] | None,
+    pending: Pending,
+    asked_at: float,
+) -> None:
+    if not pending.done and not context.connection.closed:
+        others = _leaders(broker.image, asked) - {broker.node_id, NO_LEADER}
+        answer = partial(_answer_when_leaders_are_there, broker, context, request, asked, pending)
+        broker.node.missing.look(others, answer, since=asked_at)
 
 
 def _answer_when_leaders_are_there(
@@ -231,7 +245,7 @@ def _response(
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=found.node_id, host=found.host, port=found.port, rack=found.rack)
-            for found in broker.view.endpoints(context.connection.listener_name)
+            for found in broker.view.endpoints(context.connection.listener_name, departed_too=True)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.controller.image import LeaderRecoveryState, MetadataImage
+from tidelog.storage.log_loading import NO_TOPIC_ID
 from tidelog.testing.sim.disk import SimDisk
 from tidelog.testing.sim.inodes import Directory, Inode
 from tidelog.testing.sim.quorum_invariants import LOG_DIR
@@ -78,21 +79,34 @@ class DirectoriesAreKept(MetadataInvariant):
     def __init__(self, world: ClusterWorld) -> None:
         super().__init__(world)
         self._found: dict[int, tuple[SimNode, dict[str, bytes]]] = {}
+        self._known: dict[int, set[bytes]] = {}
+        """Topics that its metadata have named since: when they are gone from there, the node has seen why."""
 
     def logs_loaded(self, node: SimNode) -> None:
-        """Every log that was opened, with the topic that it belongs to."""
-        found = {f"{topic}-{index}": log.topic_id for (topic, index), log in node.logs.logs.items()}
+        """Every log that was opened, with the topic that it belongs to: that of its name, where a power cut took the file that says so."""
+        topics = node.cluster.metadata.image.topics_by_name
+        found = {
+            f"{topic}-{index}": topics[topic].topic_id
+            if log.topic_id == NO_TOPIC_ID and topic in topics
+            else log.topic_id
+            for (topic, index), log in node.logs.logs.items()
+        }
         self._found[node.id] = (node, found)
+        self._known[node.id] = set(node.cluster.metadata.image.topics_by_id)
 
     def looked_at(self, node: SimNode) -> None:
         known = self._found.get(node.id)
-        if known is None or known[0] is not node or node.cluster.replicas.image is None:
+        if known is None or known[0] is not node:
+            return
+        seen = self._known[node.id]
+        seen |= node.cluster.metadata.image.topics_by_id.keys()
+        if node.cluster.replicas.image is None:
             return
         del self._found[node.id]
         claimed = node.cluster.replicas.image.topics_by_id
         names = node.disk.list_dir("/data")
         for name, topic_id in known[1].items():
-            if topic_id in claimed or name in names:
+            if topic_id in claimed or topic_id in seen or name in names:
                 continue
             if not any(each.startswith(f"{name}.") and each.endswith("-stray") for each in names):
                 raise self.broken(

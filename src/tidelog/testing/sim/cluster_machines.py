@@ -98,13 +98,15 @@ class Machines:
         self.disks[node_id] = self._new_disk(node_id, self._disks_given)
         self.count_as_lossy(node_id)
 
-    def _end(self, node_id: int, crash: CrashMode | None, *, silently: bool) -> None:
+    def _end(
+        self, node_id: int, crash: CrashMode | None, *, silently: bool, disk_failed: bool = False
+    ) -> None:
         """`crash`: what becomes of what was not synced. None: the disk is gone."""
         self.trace(f"end {node_id} {crash or 'disk gone'}")
         node = self.running(node_id)
         if node is not None:
             self.watch.look_at(node)
-        self.watch.ended(node_id, crash, was_running=node is not None)
+        self.watch.ended(node_id, crash, was_running=node is not None, disk_failed=disk_failed)
         if node is not None:
             node.process.kill()
             node.logs.release_locks()
@@ -138,7 +140,7 @@ class Machines:
 
         def end() -> None:
             if node.process.alive:
-                self._end(node.id, "keep_all", silently=False)
+                self._end(node.id, "keep_all", silently=False, disk_failed=True)
                 self.heap.after(0.2 + self._rng.random(), lambda: self.start(node.id))
 
         self.heap.after(0.0, end)

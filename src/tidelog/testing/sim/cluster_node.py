@@ -32,6 +32,7 @@ from tidelog.storage.disk import DiskError
 from tidelog.storage.lifecycle import Disposal
 from tidelog.storage.log import Log
 from tidelog.storage.log_config import LogConfig
+from tidelog.storage.log_dirs import LogDirError
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.manager_checkpoint import Checkpoint
 from tidelog.testing.sim.cluster_groups import SimGroups
@@ -98,7 +99,6 @@ class SimNode:
         self.logs.ledger.begin(world.boots[node_id])
         self.syncs = SimThreads(self.process, self.rng, takes_s=shape.sync_s, slow=shape.slow_disk)
         network, process = world.network, self.process
-        self.deleted_topics: set[bytes] = set()
         """Whose deletion this life has seen."""
         quorum = _QuorumLanes(
             self,
@@ -129,6 +129,8 @@ class SimNode:
         )
         self.quorum: Quorum = self.cluster.quorum
         self.partitions: PartitionTable = self.cluster.partitions
+        self._dir_failed = self.partitions.dir_failed
+        self.partitions.dir_failed = self._observed_failure  # type: ignore[method-assign]
         core = self.cluster.quorum.core
         self._step = core.step
         core.step = self._observed_step  # type: ignore[method-assign]
@@ -143,6 +145,11 @@ class SimNode:
         effects = self._step(event, now)
         self.world.quorum_stepped(self, event, effects)
         return effects
+
+    def _observed_failure(self, path: str, error: Exception) -> None:
+        """Its partitions stop in this very step, and syncs that succeeded beside the one that failed may have committed something."""
+        self.world.watch.look_at(self)
+        self._dir_failed(path, error)
 
     def fetch_counted(self, partition: Partition, fetch: ReplicaFetch) -> None:
         self.counted(partition, fetch)
@@ -164,12 +171,19 @@ class SimNode:
             self.is_started = True
 
     def _listen(self) -> None:
-        if not self.logs.dirs[0].online:  # as `Broker.check_metadata_dir`
-            self.world.node_failed(self, self.logs.offline_dirs[LOG_DIR])
+        try:
+            self._check_metadata_dir()
+        except LogDirError as error:
+            self.world.node_failed(self, error)
             return
         self.is_started = self.is_listening = True
         self.groups.metadata_changed(self.image)
         self.world.node_started(self)
+
+    def _check_metadata_dir(self) -> None:
+        """As `Broker.check_metadata_dir`: before it registers, and once more before it serves."""
+        if not self.logs.dirs[0].online:
+            raise LogDirError(f"{LOG_DIR} cannot be used: {self.logs.offline_dirs[LOG_DIR]}")
 
     def stop_cleanly(self, stopped: Callable[[], None]) -> None:
         """As `Broker.stop`."""
@@ -291,6 +305,7 @@ class SimNode:
             in_memory=not self.world.shape.durable,
             incarnation_id=self.incarnation,
         )
+        self._check_metadata_dir()
         if self.logs.ledger.loss is not None:
             self.world.sometimes("started with a loss")
             self.world.trace(f"node {self.id} has lost something: {self.logs.ledger.loss}")
@@ -300,7 +315,8 @@ class SimNode:
         pass
 
     def replicas_changed(self, change: ImageChange, image: MetadataImage) -> None:
-        self.deleted_topics.update(topic.topic_id for topic in change.deleted)
+        # One step may apply several changes: who leads by one of them commits, and follows by the next.
+        self.world.watch.look_at(self)
         if self.is_listening:
             self.groups.metadata_changed(image, change.deleted)
 

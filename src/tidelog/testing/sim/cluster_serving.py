@@ -154,7 +154,12 @@ class Serving:
         if len(node.image.brokers) == 1 or leaders <= {node.id, NO_LEADER}:
             respond(Metadata(node.image))
         else:
-            node.process.call_later(LOOK_AROUND_S, lambda: self._when_leaders_are_there(respond))
+            asked_at = node.process.monotonic()
+            node.process.call_later(LOOK_AROUND_S, lambda: self._look(respond, since=asked_at))
+
+    def _look(self, respond: Respond, *, since: float) -> None:
+        others = _leaders(self.node.image) - {self.node.id, NO_LEADER}
+        self.node.cluster.missing.look(others, lambda: self._when_leaders_are_there(respond), since=since)
 
     def _when_leaders_are_there(self, respond: Respond) -> None:
         node = self.node

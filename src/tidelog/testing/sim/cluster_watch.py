@@ -99,8 +99,8 @@ class Watch:
         for invariant in self._metadata:
             invariant.logs_loaded(node)
 
-    def ended(self, node_id: int, crash: CrashMode | None, *, was_running: bool) -> None:
-        """Whatever its logs must have when it comes back. None: its disk is gone."""
+    def ended(self, node_id: int, crash: CrashMode | None, *, was_running: bool, disk_failed: bool) -> None:
+        """Whatever its logs must have when it comes back. None: its disk is gone. A sync that fails while a node starts may take what the life before had not synced."""
         for ledger in self.ledgers.values():
             replica = ledger.replicas.get(node_id)
             if replica is None:
@@ -111,7 +111,7 @@ class Watch:
                 replica.kept = None
             elif just_ended:
                 replica.kept = log.log_end_offset if crash == "keep_all" else log.recovery_point
-            elif crash == "random" and replica.kept is not None:
+            elif (crash == "random" or disk_failed) and replica.kept is not None:
                 replica.kept = min(replica.kept, log.recovery_point)
 
     def look_at(self, node: SimNode) -> None:

@@ -171,13 +171,20 @@ class CountedIsSynced(Invariant):
             return
         for broker_id in leader.isr.maximal:
             counted = self.ledger.replicas.get(broker_id)
-            if counted is None or not counted.broker.process.alive:
+            if counted is None or not counted.broker.process.alive or self._has_come_back(leader, counted):
                 continue
             synced = counted.broker.log.recovery_point
             if synced < replica.high_watermark and counted.broker.partition.stopped_with is None:
                 raise self.broken(
                     f"broker {replica.broker.broker_id} committed up to {replica.high_watermark}, and broker {broker_id} has synced up to {synced}"
                 )
+
+    def _has_come_back(self, leader: Leader, counted: Replica) -> bool:
+        """What counts is what its earlier run had. That may be gone, and the leader need not have heard yet that the controller has taken it from the ISR."""
+        broker = counted.broker
+        remote = leader.remotes.get(broker.broker_id)
+        is_earlier = remote is not None and remote.broker_epoch != broker.broker_epoch
+        return is_earlier and broker.broker_id not in self.ledger.controller.assignment.isr
 
 
 class OnlyThisEpochCounts(Invariant):
@@ -339,7 +346,7 @@ class LateFollowersLeave(Invariant):
     """M34: a follower that has not caught up with its leader for much longer than the lag time is not in the ISR any more.
 
     A follower that is late from some moment on is known to be a lag time later, and is looked at within half of one. While the leader runs
-    without a pause; a proposal that is under way is as good as having left.
+    without a pause; a proposal that is under way is as good as having left, and so is what the controller has decided and the leader has not heard of.
     """
 
     PATIENCE = 2.0
@@ -366,9 +373,15 @@ class LateFollowersLeave(Invariant):
         for gone in self._late_since.keys() - set(leader.isr.committed):
             del self._late_since[gone]
         needed = self._end_a_lag_ago(replica.end_offset)
+        in_sync = self.ledger.controller.assignment.isr
         for broker_id in leader.isr.committed:
             follower = self.ledger.replicas.get(broker_id)
-            if follower is None or follower is replica or follower.end_offset >= needed:
+            if (
+                follower is None
+                or follower is replica
+                or follower.end_offset >= needed
+                or broker_id not in in_sync
+            ):
                 self._late_since.pop(broker_id, None)
                 continue
             since = self._late_since.setdefault(broker_id, now)
