@@ -4,6 +4,9 @@ Three nodes of each peer, each broker and controller; six partitions of three co
 something goes, every second time the one that is the active controller, too; then it comes back, is in sync again and leads again what it led. Each try is written down when it is over
 (`--results`), so that a run may be taken in parts; tries of another commit are not mixed in.
 
+A paused node (`--kind SIGSTOP`) keeps its connections, and a client that waits for its answers learns nothing of its successor before it gives up, five seconds here (`failover_watch.WRITER`). So what the
+cluster does for others is measured beside it: when the leaders are named by another node, and how long a client that begins then takes to write to them.
+
 `--saturate MINUTES`: nobody is killed. All brokers get as much as they take, on all processors, and every fencing, election and change of an ISR that nobody asked for is counted.
 """
 
@@ -87,6 +90,8 @@ class Failover:
             watch.for_leaders([cluster.nodes[number].bootstrap for number in left], TOPIC, led)
             if of_controller:
                 watch.for_controller([f"127.0.0.1:{cluster.controller_ports[number]}" for number in left])
+            if kind == PAUSE:
+                watch.for_newcomer([cluster.nodes[number].bootstrap for number in left], TOPIC, list(led))
             writers.wait_until_steady(began + QUIET_S, seconds=RECOVERY_S)
         others = [number for number in led_by if number not in led]
         done = Try(
@@ -98,6 +103,7 @@ class Failover:
             _since(began, watch.when("detected")),
             writers.worst_gap(list(led), began),
             writers.worst_gap(others, began),
+            _between(watch.when("detected"), watch.when("newcomer")),
         )
         self._bring_back(kind, victim)
         return done
@@ -136,6 +142,10 @@ def _since(began: float, moment: float | None) -> float | None:
     return None if moment is None else moment - began
 
 
+def _between(began: float | None, ended: float | None) -> float | None:
+    return None if began is None else _since(began, ended)
+
+
 def measure(
     peer: str, wanted: Iterator[tuple[str, bool]], commit: str, results: TriesFile, console: Console
 ) -> None:
@@ -163,7 +173,7 @@ def _line(done: Try) -> str:
     node = "active controller" if done.was_controller else "another node"
     return (
         f"{done.peer:18} {done.kind:10} {node:17}  controller {seconds(done.controller)}  detected {seconds(done.detected)}"
-        f"  first write {seconds(done.outage)}  others {seconds(done.others)}"
+        f"  first write {seconds(done.outage)}  others {seconds(done.others)}  newcomer {seconds(done.newcomer)}"
     )
 
 
@@ -178,6 +188,7 @@ def report(tries: Sequence[Try], console: Console) -> None:
         "detected",
         "then first write",
         "partitions it followed",
+        "a new client writes after",
     ):
         table.add_column(name, justify="left" if name in ("peer", "node goes by") else "right")
 
@@ -190,7 +201,10 @@ def report(tries: Sequence[Try], console: Console) -> None:
             row.peer,
             row.kind + which,
             str(row.outage.tries),
-            *(cell(each) for each in (row.outage, row.controller, row.detected, row.election, row.others)),
+            *(
+                cell(each)
+                for each in (row.outage, row.controller, row.detected, row.election, row.others, row.newcomer)
+            ),
         )
     console.print(table)
 

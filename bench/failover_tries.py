@@ -28,6 +28,8 @@ class Try(NamedTuple):
     """Without a writable leader: from the last acknowledged write before to the first one after, the worst partition that the node led."""
     others: float
     """The same of partitions that the node only followed: they cannot commit before it has left the ISR."""
+    newcomer: float | None = None
+    """Of a pause, from `detected` on: until a client that began then has written to all that the node led. Those that were there before wait for answers until they give up."""
 
 
 class Spread(NamedTuple):
@@ -49,6 +51,7 @@ class Row(NamedTuple):
     election: Spread | None
     """From there to the first acknowledged write."""
     others: Spread
+    newcomer: Spread | None
 
 
 class Aim(NamedTuple):
@@ -93,6 +96,7 @@ def _row(peer: str, kind: str, was_controller: bool | None, tries: Sequence[Try]
         spread(each.detected for each in tries),
         spread(None if each.detected is None else each.outage - each.detected for each in tries),
         others,
+        spread(each.newcomer for each in tries),
     )
 
 

@@ -28,12 +28,16 @@ WRITER: Final = {
     "topic.metadata.refresh.fast.interval.ms": 50,
     "topic.metadata.refresh.sparse": True,
     "delivery.timeout.ms": 120_000,
+    "socket.timeout.ms": 5000,
     "log_level": 0,
 }
-"""librdkafka tries again after 100 ms and more if it is left to itself: that would be most of what is measured."""
+"""librdkafka tries again after 100 ms and more if it is left to itself: that would be most of what is measured. And for an answer of a node that stands still it waits for a minute: no cluster can tell it
+that its leader was replaced, because it asks nobody else meanwhile. Five seconds are more than a cluster needs to replace one, so that a leader that waits for another node is not given up.
+"""
 WRITE_EVERY_S: Final = 0.02
 """So seldom that three brokers on two cores are not busy with it: no gap is a queue."""
 LOOK_EVERY_S: Final = 0.01
+NEWCOMER_S: Final = 30.0
 
 
 class Writer:
@@ -141,6 +145,20 @@ class Watch:
         """`controller`: some node says that it is the active one."""
         for address in addresses:
             self._begin("controller", partial(partial, _is_active, address))
+
+    def for_newcomer(self, bootstraps: Sequence[str], topic: str, led: Sequence[int]) -> None:
+        """`newcomer`: a client that begins when leaders are `detected` has written to each of these partitions."""
+        self._begin("newcomer", lambda: partial(self._write_once, ",".join(bootstraps), topic, led))
+
+    def _write_once(self, bootstrap: str, topic: str, led: Sequence[int]) -> bool:
+        if "detected" not in self._seen:
+            return False
+        # Without a producer id, which librdkafka looks for every half a second, beginning before it is connected.
+        plain = WRITER | {"bootstrap.servers": bootstrap, "enable.idempotence": False}
+        producer = confluent_kafka.Producer(plain)
+        for partition in led:
+            producer.produce(topic, b"x" * 100, partition=partition)
+        return producer.flush(NEWCOMER_S) == 0
 
     def when(self, what: str) -> float | None:
         return self._seen.get(what)

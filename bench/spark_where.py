@@ -80,11 +80,12 @@ def whole(child: SparkChild, peer: Peer, variant: str, data: Data) -> Read:
 def fetched(peer: Peer, data: Data) -> dict[str, float]:
     """Processor seconds of each stage of the source's reader. It fetches in a thread of its own, so that what this one does not spend is the fetch."""
     from tidelog.client.consumer.records import Chunk
+    from tidelog.spark.client_options import client_options
     from tidelog.spark.columns import ColumnsOfTask
     from tidelog.spark.fetch import RangesFetch, TaskRange
     from tidelog.spark.warm import warm_client
 
-    client = warm_client(peer.bootstrap, {})
+    client = warm_client(peer.bootstrap, client_options({}, label="bench").settings)
     columns = ColumnsOfTask(COLUMNS)
 
     def build(chunk: Chunk, end_offset: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from bench.failover_tries import KILL, STOP, TriesFile, Try, missed, rows
+from bench.failover_tries import KILL, PAUSE, STOP, TriesFile, Try, missed, rows
 
 
 def made(
@@ -23,6 +24,16 @@ def test_rows_split_an_outage_into_detection_and_what_comes_after() -> None:
     assert found[0].detected == (2, 0.5, 0.5)
     assert found[0].election == (2, 1.5, 2.5)
     assert found[0].controller is None
+
+
+def test_a_try_from_before_newcomers_were_counted_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "tries.jsonl"
+    known = made(1.0)._asdict()
+    del known["newcomer"]
+    path.write_text(json.dumps(known) + "\n")
+    assert TriesFile(path).read() == [made(1.0)]
+    (row, _) = rows([made(6.0, kind=PAUSE)._replace(newcomer=0.1), made(7.0, kind=PAUSE)])
+    assert row.newcomer == (1, 0.1, 0.1)
 
 
 def test_an_aim_is_missed_by_its_middle_or_by_its_worst() -> None:

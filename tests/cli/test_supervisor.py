@@ -18,6 +18,7 @@ import pytest
 
 from tests.cli.conftest import Result
 from tidelog.cli.local_cluster import free_ports
+from tools.peers.tidelog import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -54,6 +55,7 @@ def started(root: Path, *more: str) -> Iterator[Supervised]:
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
+            env=environment(),
         )
     try:
         yield Supervised(process, output)

@@ -15,6 +15,11 @@ FOR_TESTS = ("TIDELOG_TEST_", "TIDELOG_CRASH_", "TIDELOG_FUZZ_", "TIDELOG_KILLS"
 """Variables with our prefix that speak to a test run; to a broker they would be settings that it does not know."""
 
 
+def environment() -> dict[str, str]:
+    """What a broker inherits from a test run."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOR_TESTS)}
+
+
 class TidelogPeer(Peer):
     """`tidelog start` on loopback."""
 
@@ -32,7 +37,7 @@ class TidelogPeer(Peer):
         self._settings = {"durability": durability} | (settings or {})
 
     def environment(self) -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if not name.startswith(FOR_TESTS)}
+        return environment()
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "tidelog", "start"]
