@@ -84,6 +84,8 @@ def test_plain_words(text: str, words: str) -> None:
 def test_reasons_come_with_advice() -> None:
     assert reason(Exception(CAUSED)).startswith("No space left on device; make room on that disk")
     assert "spark.driver.memory" in reason(Exception("java.lang.OutOfMemoryError: Java heap space"))
+    damaged = "Job aborted: Task serialization failed: java.lang.IllegalStateException: Illegal size 5 of collection, expected 7"
+    assert "start again" in reason(Exception(damaged))
     assert reason(KeyError("id")) == "KeyError: 'id'"
     assert reason(ValueError()) == "ValueError"
     assert len(reason(Exception("x" * 10_000))) == LENGTH_MAX

@@ -14,6 +14,7 @@ from tests.spark.test_checkpoints import jvm_checkpoint
 from tidelog.client import TopicPartition
 from tidelog.client.blocking import Admin
 from tidelog.spark.checkpoints import import_jvm_checkpoint
+from tidelog.spark.session import ADDED_PER_STREAM, source_environment
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,20 @@ class Job:
 @pytest.fixture
 def servers(cluster: Cluster) -> Iterator[str]:
     yield cluster.bootstrap_servers
+
+
+def test_streams_that_begin_at_once_cannot_damage_what_they_share(
+    spark: Any, cluster: Cluster, servers: str, tmp_path: Path
+) -> None:
+    """Spark puts names into a map that all of them share and that has no lock: they have to be there."""
+    before = set(source_environment(spark))
+    assert before >= set(ADDED_PER_STREAM)
+    cluster.create_topic("shared")
+    send(servers, "shared", numbered(0, 2))
+    job = Job(spark, tmp_path / "checkpoint", servers, subscribe="shared")
+    assert job.run() is None
+    assert job.values == numbered(0, 2)
+    assert set(source_environment(spark)) == before
 
 
 def test_a_stream_stops_goes_on_and_notices_what_is_gone(

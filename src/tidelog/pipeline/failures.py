@@ -17,11 +17,8 @@ _JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
 _PYTHON_CLASS: Final = re.compile(r"^((?:\w+\.)*)(\w+)(?:: |$)")
 _STREAM_FAILED: Final = re.compile(r"^Query \[.*?\] terminated with exception: ", re.DOTALL)
 
-RACE_IN_SPARK: Final = (
-    r"java\.lang\.IllegalStateException: Illegal size \d+ of collection|"
-    r"Task serialization failed: java\.util\.ConcurrentModificationException"
-)
-"""Two queries of one session, and Spark changes something of one while it makes bytes of it for the other's tasks. Nothing else says the first of the two, whatever stands around it."""
+_DAMAGED_SPARK: Final = r"java\.lang\.IllegalStateException: Illegal size \d+ of collection"
+"""Two queries have begun at the same instant and damaged what Spark keeps for both (`tidelog.spark.session` prevents it). Nothing else says this, whatever stands around it."""
 
 _ADVICE: Final = (
     (
@@ -41,10 +38,7 @@ _ADVICE: Final = (
         r"Python worker failed to connect back",
         "the machine was too busy to start a Python process within Spark's ten seconds",
     ),
-    (
-        RACE_IN_SPARK,
-        "two queries got into each other's way inside of Spark, before any task had begun",
-    ),
+    (_DAMAGED_SPARK, "Spark has damaged its own memory: start again, everything goes on where it was"),
     (
         r"Python worker exited unexpectedly|EOFException",
         "a Python worker died, which the system does when memory runs out (dmesg tells)",
@@ -85,11 +79,6 @@ def reason(error: BaseException) -> str:
         if re.search(pattern, whole):
             return f"{said}; {advice}"
     return said
-
-
-def is_race_in_spark(error: BaseException) -> bool:
-    """Whether it failed before any of its tasks had begun, through no fault of anybody's."""
-    return re.search(RACE_IN_SPARK, "\n".join(_texts(error))) is not None
 
 
 def _texts(error: BaseException) -> list[str]:

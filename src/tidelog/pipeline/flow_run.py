@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.pipeline.context import FromTopics, JobContext
-from tidelog.pipeline.failures import in_words_of_a_flow, is_race_in_spark, reason
+from tidelog.pipeline.failures import in_words_of_a_flow, reason
 from tidelog.pipeline.progress import QueryTracker
 from tidelog.pipeline.status import FlowStatus
 from tidelog.pipeline.values import Flow, OnFailure
@@ -28,10 +28,9 @@ FORGIVEN_SECONDS: Final = 3600.0
 CANCEL_EVERY_SECONDS: Final = 0.2
 FULL_BYTES: Final = 16 * 1024
 """A disk with less left than a batch's own files take is full."""
-HARMLESS_FAILURES_MAX: Final = 10
-"""In a row, of those below: no task of the batch had begun, so any flow may try again, whatever it is to do when it fails."""
+SLOW_STARTS_MAX: Final = 10
 _SLOW_START: Final = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. """
+"""Spark gives a Python process ten seconds to come up and no setting for that; a busy machine may need more. Nothing was read yet, so any flow may try again, whatever it is to do when it fails."""
 
 
 class FlowRun:
@@ -246,8 +245,8 @@ class FlowRun:
         self._failures_in_a_row += 1
         allowed = self._restarts_max if self._on_failure == "restart" else 0
         self.is_slow_to_start = _SLOW_START in str(failure)
-        if self.is_slow_to_start or is_race_in_spark(failure):
-            allowed = max(allowed, HARMLESS_FAILURES_MAX)
+        if self.is_slow_to_start:
+            allowed = max(allowed, SLOW_STARTS_MAX)
         if self._failures_in_a_row <= allowed:
             pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (self._failures_in_a_row - 1))
             self._start_again_at = time.monotonic() + pause

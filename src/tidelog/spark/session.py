@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.spark.java import prepare_java
@@ -35,6 +36,13 @@ LOCAL_SETTINGS: Final = {
 }
 """For `local[…]` and a cluster on this machine: nothing listens beyond it, a shuffle has no more parts than there are cores, and checkpoints are files here."""
 _HERE: Final = ("local", "spark://127.0.0.1:", "spark://localhost:")
+ADDED_PER_STREAM: Final = (
+    "SPARK_LOCAL_DIRS",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""What Spark puts into a source's environment whenever a stream of it begins."""
 
 
 def spark_session(
@@ -65,4 +73,22 @@ def spark_session(
         SparkContext(conf=conf, gateway=gateway)
     session = SparkSession.builder.config(map={**texts}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    _let_streams_begin_at_once(session)
     return session
+
+
+def source_environment(session: SparkSession) -> Any:
+    """Of the processes in which our source runs: one map of Java's, for all queries of all sessions, and without a lock."""
+    manager = session._jsparkSession.sessionState().dataSourceManager()
+    return manager.lookupDataSource("tidelog").dataSourceCls().envVars()
+
+
+def _let_streams_begin_at_once(session: SparkSession) -> None:
+    """Two streams that begin at the same instant both add the same names to that map, and can damage it for good: Spark sends it with every task and finds "Illegal size 5 of collection, expected 7"
+    from then on. Nothing is added, only set, if the names are there before. Through Spark's private parts: where those have changed, sessions are as Spark makes them."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, AttributeError, TypeError):
+        environment = source_environment(session)
+        for name in ADDED_PER_STREAM:
+            environment.putIfAbsent(name, "")
