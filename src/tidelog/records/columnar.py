@@ -44,6 +44,7 @@ DEFAULT_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value
 
 # Arrow's binary columns address their bytes with 32 bits: one call stops here, and the caller goes on behind what it consumed.
 _PAYLOAD_BYTES_MAX: Final = 1 << 30
+_VIEWS_SINCE: Final = 19  # pyarrow's own functions make no array of them before
 _VIEWED_BYTES_MAX: Final = (1 << 31) - 1
 _TABLE_ROWS_FIRST: Final = 1024
 
@@ -113,6 +114,8 @@ def decode_batches(
 
 def column_types(views: bool) -> dict[str, pa.DataType]:
     """Of all columns there are: keys and values are copied into columns of their own, or are views of what was read."""
+    if views and int(pa.__version__.split(".")[0]) < _VIEWS_SINCE:
+        raise ValueError(f"views need pyarrow {_VIEWS_SINCE} or newer, and this is {pa.__version__}")
     return _VIEW_TYPES if views else COLUMN_TYPES
 
 
