@@ -131,6 +131,8 @@ class SimNode:
         self.partitions: PartitionTable = self.cluster.partitions
         self._dir_failed = self.partitions.dir_failed
         self.partitions.dir_failed = self._observed_failure  # type: ignore[method-assign]
+        self._followed = self.cluster.replicas._followed
+        self.cluster.replicas._followed = self._observed_following  # type: ignore[method-assign]
         core = self.cluster.quorum.core
         self._step = core.step
         core.step = self._observed_step  # type: ignore[method-assign]
@@ -150,6 +152,12 @@ class SimNode:
         """Its partitions stop in this very step, and syncs that succeeded beside the one that failed may have committed something."""
         self.world.watch.look_at(self)
         self._dir_failed(path, error)
+
+    def _observed_following(self, result: Exception | None) -> None:
+        """The product calls it a bug, says so in its log and goes on. Here the run ends with it, an invariant's word from `replicas_changed` among them."""
+        if result is not None:
+            raise result
+        self._followed(result)
 
     def fetch_counted(self, partition: Partition, fetch: ReplicaFetch) -> None:
         self.counted(partition, fetch)

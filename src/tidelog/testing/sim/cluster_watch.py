@@ -128,7 +128,7 @@ class Watch:
                     if view is None:
                         continue
                 log, leader, known = view.log, partition.leader, view.seen
-                role = True if leader is None else leader.isr.partition_epoch
+                role = True if leader is None else leader.isr.pending or leader.isr.partition_epoch
                 if (
                     log.log_end_offset != known[0]
                     or log.high_watermark != known[1]

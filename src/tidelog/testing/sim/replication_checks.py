@@ -6,12 +6,13 @@ leader counts), its docstring says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.replication.assignment import NO_LEADER, Assignment
 from tidelog.testing.sim.storage_checks import Violation
 
 if TYPE_CHECKING:
+    from tidelog.replication.isr import Proposal
     from tidelog.replication.leader import Leader, ReplicaFetch
     from tidelog.testing.sim.replication_ledger import Batch, Ledger, Replica, State
 
@@ -211,15 +212,44 @@ class OnlyThisEpochCounts(Invariant):
                 raise self.broken(f"broker {other} counts in epoch {leader.epoch}, and has not fetched in it")
 
 
+class _Claim(NamedTuple):
+    """What a leader has heard of a follower last."""
+
+    broker_epoch: int
+    offset: int
+
+
 class JoinersHaveFetched(Invariant):
-    """I22, H7: whoever comes into an ISR has fetched from this leader in this epoch, in the run that the controller knows: what an earlier run had may not be there any more."""
+    """I22, H7: whoever comes into an ISR had, when its leader proposed that, fetched all that was committed, in this epoch and in the run that the controller knows.
+
+    What an earlier run had may not be there any more. A fetch of the present run that comes after the proposal proves nothing: it may begin at 0, and the proposal does not know of it.
+    """
 
     def __init__(self) -> None:
-        self._runs: set[tuple[int, int, int]] = set()
+        self._claims: dict[tuple[int, int], _Claim] = {}
+        """Of the latest fetch, by leader epoch and broker."""
+        self._proposed: dict[int, Proposal] = {}
+        """The last one of each leader epoch that was looked at."""
+        self._vouched_for: set[tuple[int, int, int, int]] = set()
+        """Leader epoch, partition epoch, broker and its run: whom a leader has proposed with good reason."""
         self._known: Assignment | None = None
 
     def fetch_counted(self, replica: Replica, fetch: ReplicaFetch) -> None:
-        self._runs.add((fetch.leader_epoch, fetch.broker_id, fetch.broker_epoch))
+        self._claims[fetch.leader_epoch, fetch.broker_id] = _Claim(fetch.broker_epoch, fetch.offset)
+
+    def stepped(self, replica: Replica) -> None:
+        leader = replica.leader
+        if leader is None or leader.isr.pending is None:
+            return
+        proposal = leader.isr.pending
+        if proposal is self._proposed.get(leader.epoch):
+            return
+        self._proposed[leader.epoch] = proposal
+        needed = max(replica.high_watermark, leader.epoch_start_offset)
+        for broker_id in proposal.broker_ids:
+            claim = self._claims.get((leader.epoch, broker_id))
+            if claim is not None and claim.offset >= needed:
+                self._vouched_for.add((leader.epoch, proposal.partition_epoch, broker_id, claim.broker_epoch))
 
     def image_changed(self, image: State) -> None:
         before, now = self._known, image.assignment
@@ -230,9 +260,11 @@ class JoinersHaveFetched(Invariant):
             if broker_id in before.isr:
                 continue
             run = self.ledger.controller.registrations[broker_id].broker_epoch
-            if (now.leader_epoch, broker_id, run) not in self._runs:
+            made_at = range(before.partition_epoch, now.partition_epoch)
+            if not any((now.leader_epoch, each, broker_id, run) in self._vouched_for for each in made_at):
                 raise self.broken(
-                    f"broker {broker_id}, which is in run {run}, has come into the ISR of epoch {now.leader_epoch} without a fetch of that run"
+                    f"broker {broker_id}, which is in run {run}, has come into the ISR of epoch {now.leader_epoch}, and nobody has proposed that run"
+                    f" who knew that it has all that is committed; its last fetch was {self._claims.get((now.leader_epoch, broker_id))}"
                 )
 
 
