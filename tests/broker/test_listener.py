@@ -206,6 +206,10 @@ def test_a_tenth_of_the_descriptors_is_not_for_connections() -> None:
     assert descriptors_left(object()) is None
 
 
+def congestion_control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
 def granted(send_buffer: int) -> int:
     """What the kernel makes of it: as much again for itself, and no more than net.core.wmem_max."""
     with socket.socket() as sock:
@@ -222,16 +226,18 @@ def granted(send_buffer: int) -> int:
         ("192.0.2.7", 65536, 65536),
     ],
 )
-async def test_the_send_buffer_of_clients_here_and_elsewhere(
+async def test_how_it_is_sent_to_clients_here_and_elsewhere(
     host: str, asked: int, expected: int | None
 ) -> None:
     theirs, ours = tcp_pair()
+    algorithm = congestion_control(ours)
     untouched = ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     endpoint = Endpoint(send_buffer_bytes=asked)
     endpoint.listener._admit(ours, host, 5)
     assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == (
         untouched if expected is None else granted(expected)
     )
+    assert congestion_control(ours) == (b"reno" if host == "127.0.0.1" else algorithm)
     for connection in list(endpoint.listener.connections):
         connection.close()
     endpoint.close()

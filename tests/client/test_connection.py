@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -239,6 +240,16 @@ def test_a_wait_that_is_cancelled_does_not_disturb_the_next_answer(fake_broker: 
         await connection.close()
 
     fake_broker(answer, scenario)
+
+
+def test_nothing_is_held_back_for_a_broker_on_this_machine(fake_broker: Any, versions: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        connection = await connect(broker)
+        algorithm = connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert algorithm.rstrip(b"\0") == b"reno"
+        await connection.close()
+
+    fake_broker(lambda header, body: versions(), scenario)
 
 
 def test_unanswered_requests_leave_before_the_connection_closes(fake_broker: Any, versions: Any) -> None:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tidelog import loopback
 from tidelog.broker.connection import Connection, Dispatcher
 from tidelog.broker.limited_log import LimitedLog
 from tidelog.broker.receive_buffers import ReceiveBuffers
@@ -31,8 +32,8 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 0.25
 """How often the connections are looked over."""
-LOCAL_SEND_BUFFER_BYTES = 320 * 1024
-"""For clients on this machine, unless set: a full buffer keeps the sender from waking the reader for every packet (PERFORMANCE)."""
+LOCAL_SEND_BUFFER_BYTES = 1024 * 1024
+"""For clients on this machine, unless set. A full buffer makes the sender wait for the reader, instead of waking it for every packet; what one reader can keep is bounded."""
 HELD_BYTES_NOTICED = 64 * 1024
 """A connection that holds less is no part of the problem."""
 
@@ -167,8 +168,10 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         send_buffer = limits.send_buffer_bytes
-        if send_buffer <= 0 and sock.getsockname()[0] == host:
-            send_buffer = LOCAL_SEND_BUFFER_BYTES
+        if sock.getsockname()[0] == host:
+            loopback.send_at_once(sock)
+            if send_buffer <= 0:
+                send_buffer = LOCAL_SEND_BUFFER_BYTES
         if send_buffer > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         connection = Connection(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from tidelog import loopback
 from tidelog.client.addresses import Address
 from tidelog.client.errors import (
     BrokerUnreachableError,
@@ -246,6 +247,9 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
+        own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if own and peer and own[0] == peer[0]:
+            loopback.send_at_once(self._socket)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()

@@ -26,6 +26,8 @@ SETTINGS: Final = {
     # A driver that dies while it writes its first offsets leaves a temporary file, and Spark would refuse that checkpoint for ever.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.log.structuredLogging.enabled": "false",
+    # What a sink gets at a time: ten thousand rows by default, however large. Of 1 KiB that is more than the processor keeps at hand, of 1 MiB more than Java has.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
 }
 LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
