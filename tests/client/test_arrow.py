@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-import polars
 import pyarrow as pa
 import pytest
 
@@ -70,8 +69,7 @@ async def test_keys_decide_for_rows_that_name_no_partition(bootstrap: str, topic
         ]
 
 
-@pytest.mark.parametrize("views", [False, True])
-async def test_polled_tables_hold_what_was_sent(bootstrap: str, topic_name: str, views: bool) -> None:
+async def test_polled_tables_hold_what_was_sent(bootstrap: str, topic_name: str) -> None:
     await make_topic(bootstrap, topic_name, 2)
     async with Producer(bootstrap) as producer:
         for n in range(1_000):
@@ -89,19 +87,16 @@ async def test_polled_tables_hold_what_was_sent(bootstrap: str, topic_name: str,
             while sum(part.num_rows for part in parts) < 1_000:
                 parts.append(
                     await consumer.poll_arrow(
-                        columns=("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
-                        views=views,
+                        columns=("topic", "partition", "offset", "timestamp", "key", "value", "headers")
                     )
                 )
-        assert (await consumer.poll_arrow(timeout_ms=50, views=views)).num_rows == 0
+        assert (await consumer.poll_arrow(timeout_ms=50)).num_rows == 0
         assert (
             await consumer.position(TopicPartition(topic_name, 0))
             + await consumer.position(TopicPartition(topic_name, 1))
             == 1_000
         )
-    table = pa.Table.from_batches([part for part in parts if part.num_rows])
-    assert table.schema.field("value").type == (pa.binary_view() if views else pa.binary())
-    rows = table.to_pylist()
+    rows = pa.Table.from_batches([part for part in parts if part.num_rows]).to_pylist()
     assert sorted(int(row["value"]) for row in rows) == list(range(1_000))
     for row in rows:
         n = int(row["value"])
@@ -144,25 +139,6 @@ async def test_a_scan_as_one_table(bootstrap: str, topic_name: str) -> None:
     assert table.num_rows == 1_000 and table.schema.names == ["partition", "offset", "value"]
     empty = await asyncio.to_thread(scan_table, bootstrap, topic_name, start="latest")
     assert empty.num_rows == 0
-
-
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-async def test_views_go_to_polars_and_back_to_a_topic(bootstrap: str, topic_name: str, codec: str) -> None:
-    """More than the client keeps memory for, all of it held at once: no answer may land in what is still looked at."""
-    await make_topic(bootstrap, topic_name, 1)
-    orders = [b"%06d" % n * (n % 200) for n in range(50_000)]
-    async with Producer(bootstrap, compression_type=codec) as producer:
-        await (await producer.send_arrow(topic_name, pa.table({"value": orders})))
-        options = {"views": True, "columns": ("offset", "value"), "max_partition_fetch_bytes": 300_000}
-        table = await asyncio.to_thread(scan_table, bootstrap, topic_name, **options)
-        assert table.column("value").to_pylist() == orders
-        frame = polars.from_arrow(table)
-        assert isinstance(frame, polars.DataFrame) and frame["value"].to_list() == orders
-        await (await producer.send_arrow(topic_name, table.select(["value"])))
-    again = await asyncio.to_thread(
-        scan_table, bootstrap, topic_name, start={TopicPartition(topic_name, 0): len(orders)}
-    )
-    assert again.column("value").to_pylist() == orders
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])

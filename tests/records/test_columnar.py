@@ -114,39 +114,6 @@ def test_any_buffer_will_do_and_is_free_afterwards() -> None:
     assert kept.equals(expected)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_views_hold_what_copies_hold(codec: Codec) -> None:
-    """Of every length around those that are kept within a view and those that are not, missing ones among them, compressed or as they are."""
-    values = [None, b"", *(bytes(range(1, size + 1)) for size in (1, 3, 4, 5, 8, 11, 12, 13, 14, 200, 255))]
-    records = [Record(n, 0, values[-n % 13], values[n % 13]) for n in range(40)]
-    run = build_batch(records[:25], codec=codec) + build_batch(records[25:])
-    columns = ("offset", "key", "value", "headers")
-    copies, views = (
-        decode_batches(run, columns=columns, start_offset=3, views=each).records for each in (False, True)
-    )
-    views.validate(full=True)
-    assert views.schema.field("key").type == views.schema.field("value").type == pa.binary_view()
-    assert views.to_pylist() == copies.to_pylist() and views.num_rows == 37
-    assert views.column("key").null_count == copies.column("key").null_count > 0
-    nothing = decode_batches(b"", columns=columns, views=True).records
-    assert (nothing.num_rows, nothing.schema) == (0, views.schema)
-
-
-def test_views_keep_what_they_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = bytearray(run_of(3, per_batch=1))
-    kept = decode_batches(run, columns=("value",), views=True).records.column("value")
-    with pytest.raises(BufferError):
-        run.append(0)
-    del kept
-    run.append(0)
-    with pytest.raises(ValueError, match="views reach 100 bytes"):
-        monkeypatch.setattr(columnar, "_VIEWED_BYTES_MAX", 100)
-        decode_batches(run, views=True)
-    with pytest.raises(ValueError, match=r"pyarrow 19 or newer, and this is 18\.1\.0"):
-        monkeypatch.setattr(pa, "__version__", "18.1.0")
-        decode_batches(run, views=True)
-
-
 def test_columns_are_memory_of_arrows_pool() -> None:
     """It keeps the pages of columns that were dropped; fresh ones would cost more than the decoding."""
     batch = build_batch([Record(n, 0, b"k", b"v" * 1_000) for n in range(1_000)])

@@ -24,21 +24,17 @@ async def scan(
     end: Edge = "latest",
     partitions: Iterable[int] | None = None,
     columns: Sequence[str] = COLUMNS,
-    views: bool = False,
     **options: Any,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Records from `start` to `end` (exclusive), partition by partition in order, as Arrow RecordBatches. Ends by itself.
 
-    Edges are "earliest", "latest" (as of now), a time in ms, or an offset for each partition. `columns` and `views`
-    are those of `Consumer.poll_arrow`, options the consumer's.
+    Edges are "earliest", "latest" (as of now), a time in ms, or an offset for each partition. Options are the consumer's.
     """
     from tidelog.client.consumer.arrow import scan as scan_with
 
     chosen = {"enable_auto_commit": False, "max_partition_fetch_bytes": 8 << 20, **options}
     async with Consumer(bootstrap_servers, **chosen) as consumer:
-        batches = scan_with(
-            consumer, topic, start=start, end=end, partitions=partitions, columns=columns, views=views
-        )
+        batches = scan_with(consumer, topic, start=start, end=end, partitions=partitions, columns=columns)
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
@@ -55,5 +51,4 @@ def scan_table(bootstrap_servers: str | Iterable[str], topic: str, **options: An
     async def collect() -> list[pa.RecordBatch]:
         return [batch async for batch in scan(bootstrap_servers, topic, **options)]
 
-    schema = schema_of(options.get("columns", COLUMNS), views=options.get("views", False))
-    return pa.Table.from_batches(asyncio.run(collect()), schema=schema)
+    return pa.Table.from_batches(asyncio.run(collect()), schema=schema_of(options.get("columns", COLUMNS)))

@@ -39,13 +39,10 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "producer_epoch": pa.int16(),
     "partition_leader_epoch": pa.int32(),
 }
-_VIEW_TYPES: Final = {**COLUMN_TYPES, "key": pa.binary_view(), "value": pa.binary_view()}
 DEFAULT_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value")
 
 # Arrow's binary columns address their bytes with 32 bits: one call stops here, and the caller goes on behind what it consumed.
 _PAYLOAD_BYTES_MAX: Final = 1 << 30
-_VIEWS_SINCE: Final = 19  # pyarrow's own functions make no array of them before
-_VIEWED_BYTES_MAX: Final = (1 << 31) - 1
 _TABLE_ROWS_FIRST: Final = 1024
 
 _PROBLEMS: Final = {
@@ -78,22 +75,17 @@ def decode_batches(
     include_control: bool = False,
     decompress_limit: int = DECOMPRESS_LIMIT_BYTES,
     check_crcs: bool = True,
-    views: bool = False,
 ) -> Decoded:
     """The records with offsets in [start_offset, end_offset) of the batches in `buffer`, which may end in the middle of one.
 
     `buffer` is anything with the buffer protocol: a fetch answer, a piece of a segment file, a mapping of it. The result holds
-    copies: the buffer may be reused. With `views`, keys and values are of type binary_view and stay where they are: the buffer
-    must not change as long as they live, and has to be smaller than 2 GiB. `decompress_limit` bounds each batch. A call stops
-    after about 1 GiB of payload: go on at `consumed_bytes` while that is not 0.
+    copies: the buffer may be reused. `decompress_limit` bounds each batch. A call stops after about 1 GiB of payload:
+    go on at `consumed_bytes` while that is not 0.
     """
-    types = column_types(views)
-    unknown = [name for name in columns if name not in types]
+    unknown = [name for name in columns if name not in COLUMN_TYPES]
     if unknown:
-        raise ValueError(f"unknown columns {unknown}; there are {list(types)}")
+        raise ValueError(f"unknown columns {unknown}; there are {list(COLUMN_TYPES)}")
     stored = _as_bytes(buffer)
-    if views and len(stored) > _VIEWED_BYTES_MAX:
-        raise ValueError(f"views reach {_VIEWED_BYTES_MAX} bytes, and these are {len(stored)}")
     low = -1 if start_offset is None else start_offset
     high = INT64_MAX if end_offset is None else end_offset
     table, consumed, next_offset = _find_batches(stored, low, high, include_control)
@@ -102,21 +94,14 @@ def decode_batches(
     expanded, table, cut = _decompress(stored, table, decompress_limit)
     if cut is not None:
         consumed, next_offset = cut
-    columns_built, rows = _build(stored, expanded, table, low, high, columns, views)
+    columns_built, rows = _build(stored, expanded, table, low, high, columns)
     arrays = [columns_built[name] for name in columns]
-    schema = pa.schema([pa.field(name, types[name]) for name in columns])
+    schema = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
     if columns:
         records = pa.RecordBatch.from_arrays(arrays, schema=schema)
     else:  # a count and nothing else: Arrow keeps the length of a batch without columns only in a struct
         records = pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
     return Decoded(records, consumed, start_offset if next_offset < 0 else next_offset)
-
-
-def column_types(views: bool) -> dict[str, pa.DataType]:
-    """Of all columns there are: keys and values are copied into columns of their own, or are views of what was read."""
-    if views and int(pa.__version__.split(".")[0]) < _VIEWS_SINCE:
-        raise ValueError(f"views need pyarrow {_VIEWS_SINCE} or newer, and this is {pa.__version__}")
-    return _VIEW_TYPES if views else COLUMN_TYPES
 
 
 def is_loaded(columns: Sequence[str]) -> bool:
@@ -209,21 +194,19 @@ def _expand(stored: Any, entry: Any, out: bytearray, start: int, limit: int) -> 
 
 
 def _build(
-    stored: Any, expanded: Any, table: Any, low: int, high: int, columns: Sequence[str], views: bool
+    stored: Any, expanded: Any, table: Any, low: int, high: int, columns: Sequence[str]
 ) -> tuple[dict[str, pa.Array], int]:
     want_key, want_value, want_headers = "key" in columns, "value" in columns, "headers" in columns
     rows_max = int(table[:, kernels.RECORD_COUNT].sum())
     bytes_max = int((table[:, kernels.PAYLOAD_END] - table[:, kernels.PAYLOAD_START]).sum())
     offsets, timestamps = _Room(rows_max, np.int64), _Room(rows_max, np.int64)
-    key, value = (
-        _ViewRoom(rows_max, wanted, (stored, expanded)) if views else _BinaryRoom(rows_max, bytes_max, wanted)
-        for wanted in (want_key, want_value)
-    )
+    key = _BinaryRoom(rows_max, bytes_max, want_key)
+    value = _BinaryRoom(rows_max, bytes_max, want_value)
     header_places = np.empty(rows_max if want_headers else 0, np.int64)
     totals = np.zeros(kernels.TOTALS, np.int64)
     error = kernels.walk(
         stored, expanded, table, len(table), low, high, want_key, want_value, want_headers, offsets.view, timestamps.view,
-        *key.parts, *value.parts, views, header_places, totals,
+        *key.views, *value.views, header_places, totals,
     )  # fmt: skip
     if error != kernels.OK:
         raise _damaged(error, table[totals[kernels.FAILED_BATCH]], totals[kernels.FAILED_RECORD])
@@ -235,9 +218,9 @@ def _build(
         "timestamp": _primitive("timestamp", rows, timestamps.filled(rows)),
     }
     if want_key:
-        built["key"] = key.array(rows, key_bytes, null_keys)
+        built["key"] = key.array(pa.binary(), rows, key_bytes, null_keys)
     if want_value:
-        built["value"] = value.array(rows, value_bytes, null_values)
+        built["value"] = value.array(pa.binary(), rows, value_bytes, null_values)
     if want_headers:
         built["headers"] = _build_headers(stored, expanded, table, header_places, rows, headers, header_bytes)
     _add_batch_columns(built, table, columns)
@@ -267,15 +250,10 @@ class _Room:
         return self._buffer.slice(0, count * self.view.itemsize)
 
 
-_NO_ENDS: Final = np.empty(0, np.int32)
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_VIEWS: Final = np.empty(0, np.int64)
-
-
 class _BinaryRoom:
     """Room for a binary column of unknown size: untouched pages of it cost nothing, and Arrow takes it over as it is."""
 
-    __slots__ = ("_data", "_ends", "_valid", "parts")
+    __slots__ = ("_data", "_ends", "_valid", "views")
 
     def __init__(self, rows_max: int, bytes_max: int, wanted: bool) -> None:
         self._ends = _Room(rows_max + 1 if wanted else 1, np.int32)
@@ -283,30 +261,12 @@ class _BinaryRoom:
         self._valid = _Room((rows_max + 7) // 8 if wanted else 0, np.uint8)
         self._ends.view[0] = 0
         self._valid.view[:] = 255
-        self.parts = (self._ends.view, self._data.view, self._valid.view, _NO_VIEWS)
+        self.views = (self._ends.view, self._data.view, self._valid.view)
 
-    def array(self, rows: int, used: int, nulls: int) -> pa.Array:
+    def array(self, kind: pa.DataType, rows: int, used: int, nulls: int) -> pa.Array:
         validity = self._valid.filled((rows + 7) // 8) if nulls else None
         buffers = [validity, self._ends.filled(rows + 1), self._data.filled(used)]
-        return pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=nulls)
-
-
-class _ViewRoom:
-    """Room for a column that says where its values are in `sources`, and keeps these alive."""
-
-    __slots__ = ("_sources", "_valid", "_views", "parts")
-
-    def __init__(self, rows_max: int, wanted: bool, sources: tuple[Any, Any]) -> None:
-        self._sources = sources
-        self._views = _Room(2 * rows_max if wanted else 0, np.int64)
-        self._valid = _Room((rows_max + 7) // 8 if wanted else 0, np.uint8)
-        self._valid.view[:] = 255
-        self.parts = (_NO_ENDS, _NO_BYTES, self._valid.view, self._views.view)
-
-    def array(self, rows: int, _used: int, nulls: int) -> pa.Array:
-        validity = self._valid.filled((rows + 7) // 8) if nulls else None
-        buffers = [validity, self._views.filled(2 * rows), *map(pa.py_buffer, self._sources)]
-        return pa.Array.from_buffers(pa.binary_view(), rows, buffers, null_count=nulls)
+        return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
 
 
 def _primitive(name: str, rows: int, buffer: pa.Buffer) -> pa.Array:
@@ -344,10 +304,10 @@ def _build_headers(
     value = _BinaryRoom(headers, header_bytes, True)
     key_bytes, value_bytes, nulls = kernels.collect_headers(
         stored, expanded, table, len(table), places, list_ends,
-        *key.parts[:2], *value.parts[:3],
+        *key.views[:2], *value.views,
     )  # fmt: skip
-    keys = _text(key.array(headers, key_bytes, 0))
-    values = value.array(headers, value_bytes, nulls)
+    keys = _text(key.array(pa.binary(), headers, key_bytes, 0))
+    values = value.array(pa.binary(), headers, value_bytes, nulls)
     items = pa.StructArray.from_arrays([keys, values], fields=list(_HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(
         _HEADERS_TYPE, rows, [None, pa.py_buffer(list_ends)], null_count=0, children=[items]

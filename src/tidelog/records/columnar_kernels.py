@@ -101,22 +101,6 @@ def _copy(source: Any, position: Any, target: Any, target_position: Any, size: A
 
 
 @numba.njit
-def _view(data: Any, position: Any, size: Any, buffer: Any, views: Any, row: Any) -> Any:
-    """Sixteen bytes that say where a value is, as Arrow's binary_view has them: its size, then all of it or its first four bytes, its buffer and its place."""
-    start = np.uintp(position)
-    first = last = np.uint64(0)
-    for index in range(min(size, 4)):
-        first |= np.uint64(data[start + np.uintp(index)]) << np.uint64(8 * index + 32)
-    if size > 12:
-        last = np.uint64(buffer) | np.uint64(position) << np.uint64(32)
-    else:
-        for index in range(4, size):
-            last |= np.uint64(data[start + np.uintp(index)]) << np.uint64(8 * index - 32)
-    views[2 * row] = first | np.uint64(size)
-    views[2 * row + 1] = last
-
-
-@numba.njit
 def _big_endian(data: Any, position: Any, size: Any) -> Any:
     """A signed number of `size` bytes; the caller has checked that they are there."""
     number = np.int64(np.int8(data[position]))
@@ -210,19 +194,13 @@ def walk(
     key_ends: Any,
     key_bytes: Any,
     key_valid: Any,
-    key_views: Any,
     value_ends: Any,
     value_bytes: Any,
     value_valid: Any,
-    value_views: Any,
-    as_views: Any,
     header_places: Any,
     totals: Any,
 ) -> Any:
-    """Every record of the listed batches into columns. Returns an error number; `totals` says how much there is, or where it is.
-
-    With `as_views`, keys and values stay where they are, in `stored` (buffer 0) or `expanded` (buffer 1).
-    """
+    """Every record of the listed batches into columns. Returns an error number; `totals` says how much there is, or where it is."""
     row = key_end = value_end = null_keys = null_values = headers = header_bytes = np.int64(0)
     want_body = want_key or want_value or want_headers
     for batch in range(batches):
@@ -261,18 +239,13 @@ def walk(
                 return _failed(BAD_KEY, batch, record, totals)
             if size >= 0:
                 if want_key:
-                    if as_views:
-                        _view(data, position, size, table[batch, EXPANDED], key_views, row)
-                    else:
-                        _copy(data, position, key_bytes, key_end, size)
-                        key_end += size
+                    _copy(data, position, key_bytes, key_end, size)
+                    key_end += size
                 position += size
             elif want_key:
                 null_keys += 1
                 key_valid[row >> 3] &= np.uint8(255 ^ (1 << (row & 7)))
-                if as_views:
-                    _view(data, position, 0, 0, key_views, row)
-            if want_key and not as_views:
+            if want_key:
                 key_ends[row + 1] = key_end
 
             size, position = _varint(data, position, end, 32)
@@ -280,18 +253,13 @@ def walk(
                 return _failed(BAD_VALUE, batch, record, totals)
             if size >= 0:
                 if want_value:
-                    if as_views:
-                        _view(data, position, size, table[batch, EXPANDED], value_views, row)
-                    else:
-                        _copy(data, position, value_bytes, value_end, size)
-                        value_end += size
+                    _copy(data, position, value_bytes, value_end, size)
+                    value_end += size
                 position += size
             elif want_value:
                 null_values += 1
                 value_valid[row >> 3] &= np.uint8(255 ^ (1 << (row & 7)))
-                if as_views:
-                    _view(data, position, 0, 0, value_views, row)
-            if want_value and not as_views:
+            if want_value:
                 value_ends[row + 1] = value_end
 
             if want_headers:

@@ -19,7 +19,7 @@ from tidelog.client.consumer.records import Chunk
 from tidelog.client.errors import RecordError
 from tidelog.client.metadata import TopicPartition
 from tidelog.errors import CorruptDataError
-from tidelog.records.columnar import column_types, decode_batches, is_loaded
+from tidelog.records.columnar import COLUMN_TYPES, decode_batches, is_loaded
 
 if TYPE_CHECKING:
     from tidelog.client.consumer.consumer import Consumer
@@ -39,25 +39,18 @@ Edge = str | int | Mapping[TopicPartition, int]
 """Where a scan begins or ends: "earliest", "latest", a time in ms, or an offset for each partition."""
 
 
-def schema_of(columns: Sequence[str], *, views: bool = False) -> pa.Schema:
-    types = {**_OWN_TYPES, **column_types(views)}
-    unknown = [name for name in columns if name not in types]
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    unknown = [name for name in columns if name not in COLUMN_TYPES and name not in _OWN_TYPES]
     if unknown:
-        raise ValueError(f"unknown columns {unknown}; there are {list(types)}")
-    return pa.schema([pa.field(name, types[name]) for name in columns])
+        raise ValueError(f"unknown columns {unknown}; there are {[*_OWN_TYPES, *COLUMN_TYPES]}")
+    return pa.schema([pa.field(name, _OWN_TYPES.get(name) or COLUMN_TYPES[name]) for name in columns])
 
 
 def decode_chunk(
-    chunk: Chunk,
-    columns: Sequence[str],
-    *,
-    end_offset: int | None = None,
-    check_crcs: bool = True,
-    views: bool = False,
+    chunk: Chunk, columns: Sequence[str], *, end_offset: int | None = None, check_crcs: bool = True
 ) -> pa.RecordBatch:
     """In any thread. RecordError names what cannot be read."""
-    schema = schema_of(columns, views=views)
-    decoded = [name for name in columns if name not in _OWN_TYPES]
+    decoded = [name for name in columns if name in COLUMN_TYPES]
     parts: list[pa.RecordBatch] = []
     rows = 0
     try:
@@ -70,7 +63,6 @@ def decode_chunk(
                     end_offset=end_offset,
                     columns=decoded,
                     check_crcs=check_crcs,
-                    views=views,
                 )
                 if not found.consumed_bytes:
                     break
@@ -81,6 +73,7 @@ def decode_chunk(
         raise RecordError(
             f"{chunk.tp}: {error}; to go on behind it, seek to offset {chunk.next_offset}"
         ) from error
+    schema = schema_of(columns)
     arrays: list[Any] = []
     for name in columns:
         if name == "topic":
@@ -98,7 +91,7 @@ def decode_chunk(
             arrays.append(
                 pa.concat_arrays([part.column(column) for part in parts])
                 if parts
-                else pa.array([], schema.field(name).type)
+                else pa.array([], COLUMN_TYPES[name])
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -112,23 +105,21 @@ def fits_on_loop(chunk: Chunk, columns: Sequence[str]) -> bool:
 
 
 async def decoded(
-    chunk: Chunk, columns: Sequence[str], *, check_crcs: bool, views: bool, end_offset: int | None = None
+    chunk: Chunk, columns: Sequence[str], *, check_crcs: bool, end_offset: int | None = None
 ) -> pa.RecordBatch:
-    decode = partial(decode_chunk, chunk, columns, end_offset=end_offset, check_crcs=check_crcs, views=views)
+    decode = partial(decode_chunk, chunk, columns, end_offset=end_offset, check_crcs=check_crcs)
     return decode() if fits_on_loop(chunk, columns) else await asyncio.to_thread(decode)
 
 
-async def poll_arrow(
-    consumer: Consumer, *, timeout_ms: int, columns: Sequence[str], views: bool
-) -> pa.RecordBatch:
+async def poll_arrow(consumer: Consumer, *, timeout_ms: int, columns: Sequence[str]) -> pa.RecordBatch:
     """See `Consumer.poll_arrow`."""
-    schema = schema_of(columns, views=views)
+    schema = schema_of(columns)
     found: tuple[PartitionState, Chunk] | None = await consumer.wait_for_chunk(timeout_ms)
     if found is None:
         return pa.RecordBatch.from_pylist([], schema=schema)
     state, chunk = found
     version = state.version
-    batch = await decoded(chunk, columns, check_crcs=consumer.settings.check_crcs, views=views)
+    batch = await decoded(chunk, columns, check_crcs=consumer.settings.check_crcs)
     if state.version == version:
         state.position = chunk.next_offset
         state.epoch = chunk.last_epoch
@@ -143,7 +134,6 @@ async def scan(
     end: Edge,
     partitions: Iterable[int] | None,
     columns: Sequence[str],
-    views: bool,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """See `tidelog.client.scan`."""
     schema_of(columns)
@@ -162,13 +152,7 @@ async def scan(
             continue
         state, chunk = found
         tp = chunk.tp
-        batch = await decoded(
-            chunk,
-            columns,
-            end_offset=ends[tp],
-            check_crcs=consumer.settings.check_crcs,
-            views=views,
-        )
+        batch = await decoded(chunk, columns, end_offset=ends[tp], check_crcs=consumer.settings.check_crcs)
         state.position = chunk.next_offset
         if chunk.next_offset >= ends[tp]:
             left.discard(tp)

@@ -333,17 +333,14 @@ class Consumer:
         *,
         timeout_ms: int = 1_000,
         columns: Sequence[str] = ("topic", "partition", "offset", "timestamp", "key", "value"),
-        views: bool = False,
     ) -> pa.RecordBatch:
         """What was fetched of one partition as an Arrow RecordBatch, no row of which was ever a Python object; no rows after `timeout_ms`.
 
-        More columns: timestamp_type, headers, producer_id, producer_epoch, partition_leader_epoch. With `views`, keys and values are
-        of Arrow's type binary_view and are not copied: faster where they are large, but whoever keeps one row keeps the whole answer
-        that it came in. Needs the `arrow` extra.
+        More columns: timestamp_type, headers, producer_id, producer_epoch, partition_leader_epoch. Needs the `arrow` extra.
         """
         from tidelog.client.consumer.arrow import poll_arrow
 
-        return await poll_arrow(self, timeout_ms=timeout_ms, columns=columns, views=views)
+        return await poll_arrow(self, timeout_ms=timeout_ms, columns=columns)
 
     async def wait_for_chunk(self, timeout_ms: int) -> tuple[PartitionState, Chunk] | None:
         """Fetched bytes of one partition; whoever takes them moves its position."""
