@@ -9,7 +9,6 @@ The broker is Tidelog in a process of its own with durability=replicated, or any
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -17,7 +16,8 @@ import subprocess
 import sys
 import uuid
 from collections import defaultdict
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -26,9 +26,12 @@ from rich.table import Table
 from bench import memory_at_hand
 from bench.clients_load import CEILING, CLIENTS
 from bench.run import machine
+from bench.topics import QUICK_DELETION, create_topic, delete_topic
 from tools.peers.tidelog import TidelogPeer
 
 COUNTS = {100: 500_000, 1024: 200_000}
+OTHER_BYTES = 200 << 20
+"""Of records of another size: the faster clients write ten times as much, from memory."""
 FASTER = ("tidelog-arrow", "confluent-kafka")
 """These move ten times as many in the same time."""
 BESIDE = {
@@ -72,16 +75,15 @@ def measure(client: str, direction: str, servers: str, topic: str, count: int, s
     return Sample(result["records"] / result["seconds"], result["cpu_seconds"] / result["records"] * 1e6)
 
 
-def make_topic(servers: str, name: str) -> None:
-    from tidelog.client.admin import Admin, NewTopic
-    from tidelog.client.cluster import ClusterClient
-
-    async def make() -> None:
-        async with ClusterClient(servers) as cluster:
-            await Admin(cluster).create_topics([NewTopic(name, 1, 1, {})])
-            await cluster.topic(name, expected=True)
-
-    asyncio.run(make())
+@contextmanager
+def a_topic(servers: str) -> Iterator[str]:
+    """Gone afterwards: a few rounds would fill the disk."""
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    create_topic(servers, name)
+    try:
+        yield name
+    finally:
+        delete_topic(servers, name)
 
 
 def main() -> None:
@@ -96,28 +98,30 @@ def main() -> None:
     console = Console(width=max(Console().width, 130), markup=False)
     clients = options.clients.split(",")
     samples: dict[tuple[int, str, str], list[Sample]] = defaultdict(list)
-    with nullcontext() if options.bootstrap else TidelogPeer(durability="replicated") as peer:
+    peer_made = (
+        nullcontext() if options.bootstrap else TidelogPeer(durability="replicated", settings=QUICK_DELETION)
+    )
+    with peer_made as peer:
         servers = options.bootstrap if peer is None else peer.bootstrap
         for number in range(options.rounds):
             for size in map(int, options.sizes.split(",")):
-                ready = f"bench-{uuid.uuid4().hex[:8]}"
-                make_topic(servers, ready)
-                count = COUNTS.get(size, 100_000)
-                # What is consumed comes from one and the same producer.
-                measure("tidelog-arrow", "produce", servers, ready, 10 * count, size)
-                for client in clients[number % len(clients) :] + clients[: number % len(clients)]:
-                    some = 10 * count if client in FASTER else count
-                    topic = f"bench-{uuid.uuid4().hex[:8]}"
-                    make_topic(servers, topic)
-                    for direction, where in (("produce", topic), ("consume", ready)):
-                        if client == CEILING and direction == "produce":
-                            continue
-                        sample = measure(client, direction, servers, where, some, size)
-                        samples[size, direction, client].append(sample)
-                        console.print(
-                            f"round {number + 1}  {size:5} B  {direction}  {client:18} {sample.per_second:12,.0f}/s {sample.cpu_us:8.2f} µs",
-                            highlight=False,
-                        )
+                count = COUNTS.get(size, OTHER_BYTES // size)
+                turn = number % len(clients)
+                with a_topic(servers) as ready:
+                    # What is consumed comes from one and the same producer.
+                    measure("tidelog-arrow", "produce", servers, ready, 10 * count, size)
+                    for client in clients[turn:] + clients[:turn]:
+                        some = 10 * count if client in FASTER else count
+                        for direction in ("produce", "consume"):
+                            if client == CEILING and direction == "produce":
+                                continue
+                            with a_topic(servers) if direction == "produce" else nullcontext(ready) as topic:
+                                sample = measure(client, direction, servers, topic, some, size)
+                            samples[size, direction, client].append(sample)
+                            console.print(
+                                f"round {number + 1}  {size:5} B  {direction}  {client:18} {sample.per_second:12,.0f}/s {sample.cpu_us:8.2f} µs",
+                                highlight=False,
+                            )
     show(samples, console)
     console.print(f"{machine()}; {options.rounds} rounds", highlight=False)
 
