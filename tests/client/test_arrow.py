@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -54,15 +53,6 @@ async def test_rows_without_keys_partitions_by_name_and_by_number(bootstrap: str
             await producer.send_arrow(topic_name, [1, 2])
     found = await everything(bootstrap, topic_name, 27)
     assert sum(map(len, found.values())) == 27 and len(found[2]) >= 12
-
-
-async def test_a_column_whose_offsets_lead_out_of_it_is_refused(bootstrap: str, topic_name: str) -> None:
-    ends = pa.py_buffer(np.array([0, 4, 1 << 30], np.int32))
-    values = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"few bytes")])
-    async with Producer(bootstrap) as producer:
-        with pytest.raises(pa.ArrowInvalid, match="offset"):
-            await producer.send_arrow(topic_name, pa.RecordBatch.from_arrays([values], names=["value"]))
-        await (await producer.send_arrow(topic_name, pa.RecordBatch.from_pydict({"value": [b"fine"]})))
 
 
 async def test_keys_decide_for_rows_that_name_no_partition(bootstrap: str, topic_name: str) -> None:

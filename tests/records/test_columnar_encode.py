@@ -14,6 +14,7 @@ from tidelog.client.producer.batch import ProducerBatch
 from tidelog.records.columnar_encode import (
     NO_PARTITION,
     ColumnError,
+    bytes_of,
     columns_of,
     encode_rows,
     partitions_by_key,
@@ -140,3 +141,18 @@ def test_columns_that_cannot_be_are_refused_by_name() -> None:
             )  # type: ignore[arg-type]
     with pytest.raises(ColumnError, match="0 to 2"):
         partitions_of_column(pa.RecordBatch.from_pydict({"p": [7]}), "p", 3)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [[0, 4, 1 << 30], [0, 9, 4], [-4, 0, 4], [0, -(1 << 20), 4]],
+    ids=["out", "back", "before", "overflow"],
+)
+def test_columns_that_lead_out_of_their_bytes_are_refused(ends: list[int]) -> None:
+    offsets = np.array([0, 4, 9], np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"0123456789")]
+    column = pa.Array.from_buffers(pa.binary(), 2, buffers)
+    assert bytes_of("value", column).ends.tolist() == [0, 4, 9]
+    offsets[:] = ends  # afterwards, because pyarrow looks at the last one
+    with pytest.raises(ColumnError, match="'value' is no valid Arrow"):
+        bytes_of("value", column)

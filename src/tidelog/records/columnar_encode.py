@@ -129,7 +129,16 @@ def bytes_of(name: str, column: pa.Array) -> Bytes:
         np.int64
     )
     raw = np.frombuffer(data, np.uint8) if data is not None and data.size else _EMPTY_BYTES
+    _check_ends(name, positions, len(raw))
     return Bytes(positions, _read_only(raw), _valid(column))
+
+
+def _check_ends(name: str, ends: Any, size: int) -> None:
+    """What a program made of buffers of its own may be anything, and the loops behind this follow it."""
+    if ends[0] < 0 or ends[-1] > size or bool((ends[1:] < ends[:-1]).any()):
+        raise ColumnError(
+            f"column {name!r} is no valid Arrow: its offsets lead out of its {size} bytes or items, or back; made by hand, they may have overflowed (validate(full=True) tells where)"
+        )
 
 
 def _valid(column: pa.Array) -> Any:
@@ -159,6 +168,7 @@ def _headers(name: str, column: pa.Array) -> tuple[Any, Bytes, Bytes]:
     ends = np.frombuffer(
         items.buffers()[1], width, len(items) + 1, items.offset * np.dtype(width).itemsize
     ).astype(np.int64)
+    _check_ends(name, ends, min(len(names), len(contents)))
     return ends, bytes_of(name, names), bytes_of(name, contents)
 
 
