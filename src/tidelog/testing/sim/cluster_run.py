@@ -22,7 +22,6 @@ from tidelog.testing.sim.cluster_world import ClusterWorld
 from tidelog.testing.sim.silence import no_log_lines
 
 SEEDS_PER_MUTANT = 2000
-SEEDS_PER_COLLECTION = 4
 
 
 class Outcome(NamedTuple):
@@ -48,8 +47,15 @@ def run_seed(seed: int, mutated: str | None = None, dropped: Iterable[int] = ())
         with no_log_lines(), nullcontext() if mutated is None else mutant(mutated).applied():
             return _run(seed, dropped)
     finally:
-        if seed % SEEDS_PER_COLLECTION == 0:
-            gc.collect()  # a world is a knot of cycles, and nothing is collected while it runs
+        if not gc.isenabled():
+            gc.collect()  # a world is a knot of cycles, and in a worker nobody else looks for it
+
+
+def begin_worker() -> None:
+    """What is there before the first seed is no garbage: no collection goes through it, and there is one between two seeds."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def _run(seed: int, dropped: Iterable[int]) -> Outcome:
@@ -92,7 +98,7 @@ def run_many(first: int, seeds: int, workers: int, *, shrinks: bool) -> bool:
     begun = time.monotonic()
     done: list[Outcome] = []
     broken: list[Outcome] = []
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=begin_worker) as pool:
         for outcome in pool.map(run_seed, range(first, first + seeds), chunksize=8):
             (broken if outcome.problem else done).append(outcome)
             if outcome.problem:
@@ -134,7 +140,7 @@ class Hunt(NamedTuple):
 def hunt(name: str, first: int, seeds: int, workers: int) -> Hunt:
     """The default swarm against one mutant: how many seeds until one is broken."""
     found = mutant(name)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=begin_worker) as pool:
         for start in range(first, first + seeds, 4 * workers):
             batch = range(start, min(start + 4 * workers, first + seeds))
             for outcome in pool.map(run_seed, batch, [name] * len(batch)):

@@ -175,6 +175,7 @@ class ClusterWorld(Machines):
 
     def run(self) -> None:
         """All phases. AssertionError (`Violation`) when a promise is broken."""
+        collects = gc.isenabled()
         gc.disable()
         try:
             self.run_until(self.shape.seconds)
@@ -185,7 +186,8 @@ class ClusterWorld(Machines):
             error.add_note("\n".join((self.told(), *self.lines[-_TRACED_LINES:])))
             raise
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
 
     def told(self) -> str:
         return f"seed {self.seed}: {self.shape.told()}; {self.plan.told()}"
