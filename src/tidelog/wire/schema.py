@@ -120,6 +120,7 @@ class _LazyDataclassFields:
                 described.append((name, Any, dataclasses.field(default=default)))
         described_class: Any = dataclasses.make_dataclass(owner.__name__, described)
         fields: dict[str, Any] = described_class.__dataclass_fields__
+        owner.__dataclass_fields__ = fields
         return fields
 
 
