@@ -15,7 +15,7 @@ from tidelog.quorum.effects import Effect
 from tidelog.quorum.events import Event
 from tidelog.quorum.log import LogView
 from tidelog.quorum.node import Node
-from tidelog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from tidelog.quorum.roles import NEVER, Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from tidelog.quorum.values import ElectionState, QuorumSettings
 from tidelog.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from tidelog.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
@@ -42,6 +42,8 @@ class QuorumCore:
     ) -> None:
         """`stored` is what the quorum state file says, None without one."""
         self.node = Node(settings, log, rng, stored)
+        self.deadline = NEVER
+        """When something will be due, infinity if nothing will."""
 
     def step(self, event: Event, now: float) -> list[Effect]:
         late_s = now - self.deadline
@@ -52,11 +54,10 @@ class QuorumCore:
             role = self.node.role
             self._do_what_is_due(now)
             if self.node.role is role:
+                self.deadline = self._next_deadline()
                 return self.node.take_effects()
 
-    @property
-    def deadline(self) -> float:
-        """When something will be due, infinity if nothing will."""
+    def _next_deadline(self) -> float:
         node, role = self.node, self.node.role
         match role:
             case Unattached():

@@ -198,9 +198,10 @@ def abandoned_at(node: Node, role: Leader) -> float:
 
 
 def deadline(node: Node, role: Leader) -> float:
-    due = [parked.deadline for parked in role.parked.values()]
+    due = [role.announce_at, abandoned_at(node, role)]
+    due += [parked.deadline for parked in role.parked.values()]
     due += [call.retry_at for call in role.calls.values()]
-    return min([role.announce_at, abandoned_at(node, role), *due])
+    return min(due)
 
 
 def overslept(role: Leader, late_s: float, now: float) -> None:

@@ -70,7 +70,7 @@ class QuorumLog:
     @property
     def end(self) -> LogEnd:
         log = self.log
-        epoch = log.latest_epoch
+        epoch = log.epochs.latest_epoch
         if epoch is None:
             epoch = self.epoch_before_start()
         return LogEnd(0 if epoch is None else epoch, log.log_end_offset)

@@ -36,25 +36,22 @@ def refusal(settings: QuorumSettings, request: Any) -> ErrorCode:
 
 def only_partition(message: Any) -> Any | None:
     """The part of a request or an answer that speaks of the metadata log. None: there is none, or there is more."""
-    topics: list[Any] = message.responses if isinstance(message, fetch_.FetchResponse) else message.topics
+    kind = type(message)
+    topics: list[Any] = message.responses if kind is fetch_.FetchResponse else message.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, part = topics[0], topics[0].partitions[0]
-    if isinstance(message, fetch_.FetchRequest | fetch_.FetchResponse):
-        is_ours, index = topic.topic_id == TOPIC_ID or topic.topic == TOPIC, _fetch_index(part)
-    elif isinstance(message, snapshot_.FetchSnapshotRequest | snapshot_.FetchSnapshotResponse):
-        is_ours, index = topic.name == TOPIC, _snapshot_index(part)
+    if kind is fetch_.FetchRequest:
+        is_ours, index = topic.topic_id == TOPIC_ID or topic.topic == TOPIC, part.partition
+    elif kind is fetch_.FetchResponse:
+        is_ours, index = topic.topic_id == TOPIC_ID or topic.topic == TOPIC, part.partition_index
+    elif kind is snapshot_.FetchSnapshotRequest:
+        is_ours, index = topic.name == TOPIC, part.partition
+    elif kind is snapshot_.FetchSnapshotResponse:
+        is_ours, index = topic.name == TOPIC, part.index
     else:
         is_ours, index = topic.topic_name == TOPIC, part.partition_index
     return part if is_ours and index == PARTITION else None
-
-
-def _fetch_index(part: Any) -> int:
-    return int(part.partition if isinstance(part, fetch_.FetchPartition) else part.partition_index)
-
-
-def _snapshot_index(part: Any) -> int:
-    return int(part.partition if isinstance(part, snapshot_.RequestPartitionSnapshot) else part.index)
 
 
 def told_leader(response: Any) -> ElectionState | None:

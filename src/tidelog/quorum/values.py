@@ -65,9 +65,10 @@ class Voters:
 
     def reached(self, values: Sequence[float]) -> float:
         """The greatest value that a majority has reached, given one value for every voter."""
-        if len(values) != len(self.ids):
-            raise ValueError(f"{len(values)} values for {len(self.ids)} voters")
-        return sorted(values, reverse=True)[self.majority - 1]
+        count = len(self.ids)
+        if len(values) != count:
+            raise ValueError(f"{len(values)} values for {count} voters")
+        return sorted(values, reverse=True)[count // 2]
 
 
 @dataclass(frozen=True, slots=True)

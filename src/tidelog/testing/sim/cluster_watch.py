@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.controller.image import MetadataImage
+from tidelog.quorum.effects import InstallSnapshot, Truncate
 from tidelog.quorum.roles import Leader
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
@@ -258,7 +259,7 @@ class Watch:
             if role == "Leader":
                 self.quorum_leaders_seen.add((core.epoch, node.id))
         for effect in effects:
-            if type(effect).__name__ in ("InstallSnapshot", "Truncate"):
+            if isinstance(effect, (InstallSnapshot, Truncate)):
                 self._world.sometimes(f"quorum {type(effect).__name__}")
         for invariant in self._on_step:
             invariant.stepped(node, effects)

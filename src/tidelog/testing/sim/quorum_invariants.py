@@ -122,11 +122,12 @@ class PersistBeforeSend(Invariant):
         self._votes: dict[tuple[int, int], int] = {}
 
     def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
-        epoch = node.quorum.epoch
-        before = self._epochs.get(node.id * 1000 + node.life, 0)
+        epoch = node.quorum.core.node.state.epoch
+        life = node.id * 1000 + node.life
+        before = self._epochs.get(life, 0)
         if epoch < before:
             raise Violation(f"I11: node {node.id} went from epoch {before} to {epoch}")
-        self._epochs[node.id * 1000 + node.life] = epoch
+        self._epochs[life] = epoch
 
     def said(self, sender: ObservedNode, to: int, message: Any) -> None:
         epoch, voted = _rests_on(sender, to, message)
@@ -258,13 +259,12 @@ class SnapshotAtLogStart(Invariant):
         log = node.quorum.log
         latest = log.latest_snapshot
         reach = 0 if latest is None else latest.end_offset
-        if not log.start_offset <= reach <= log.end.offset and (log.start_offset or reach):
-            raise Violation(
-                f"I15: node {node.id}'s log is {log.start_offset} to {log.end.offset}, its snapshot {latest}"
-            )
-        is_leader = isinstance(node.quorum.core.node.role, Leader)
-        if is_leader and any(isinstance(effect, LoadSnapshot) for effect in effects):
-            raise Violation(f"I15: node {node.id} leads, and loads a snapshot")
+        start, end = log.log.log_start_offset, log.log.log_end_offset
+        if not start <= reach <= end and (start or reach):
+            raise Violation(f"I15: node {node.id}'s log is {start} to {end}, its snapshot {latest}")
+        for effect in effects:
+            if isinstance(effect, LoadSnapshot) and isinstance(node.quorum.core.node.role, Leader):
+                raise Violation(f"I15: node {node.id} leads, and loads a snapshot")
 
     def loaded(self, node: ObservedNode, snapshot: SnapshotId, digest: bytes) -> None:
         ledger = self.world.ledger
