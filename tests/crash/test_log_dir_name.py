@@ -21,7 +21,7 @@ def disk() -> SimDisk:
     """Somebody made the directory a moment ago, and nobody has synced the one above it."""
     disk = SimDisk(Random(1))
     disk.make_dirs("/srv")
-    disk.machine.link([("/srv/data", Directory())])
+    disk.machine.link(("/srv/data", Directory()))
     assert not disk.crash("lose_unsynced").is_dir("/srv/data")
     return disk
 
@@ -44,6 +44,6 @@ def test_a_directory_above_that_fails_is_told(disk: SimDisk) -> None:
 
 def test_at_the_root_of_the_tree() -> None:
     disk = SimDisk(Random(1))
-    disk.machine.link([("/data", Directory())])
+    disk.machine.link(("/data", Directory()))
     LogDir(disk, "/data").acquire()
     assert disk.crash("lose_unsynced").is_dir("/data")

@@ -27,6 +27,7 @@ CrashMode = Literal["keep_all", "lose_unsynced", "random"]
 PathPredicate = Callable[[str], bool]
 ANY_CHANGE = "any change"
 _READING = ("read", "list")
+_ENDLESS_BYTES = 1 << 40
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class SimDisk:
         rng: Rng,
         *,
         clock: Clock | None = None,
-        capacity_bytes: int = 1 << 40,
+        capacity_bytes: int = _ENDLESS_BYTES,
         record: bool = False,
     ) -> None:
         self.rng = rng
@@ -442,7 +443,7 @@ class SimDisk:
 
     def _create(self, path: str) -> Inode:
         inode = Inode(self._now_ms())
-        self.machine.link([(path, inode)])
+        self.machine.link((path, inode))
         return inode
 
     def _rename(self, source: str, target: str) -> None:
@@ -453,10 +454,10 @@ class SimDisk:
         if isinstance(victim, Directory) and (victim.live or not isinstance(node, Directory)):
             raise DiskError("rename", source, _os_error(errno.ENOTEMPTY))
         if source != target:
-            self.machine.link([(source, None), (target, node)])
+            self.machine.link((source, None), (target, node))
 
     def _unlink(self, path: str) -> None:
-        self.machine.link([(path, None)])
+        self.machine.link((path, None))
 
     def _sync_dir(self, path: str) -> None:
         self.machine.sync_directory(self._directory(path))
@@ -470,11 +471,12 @@ class SimDisk:
             if fault is not None:
                 failure = _os_error(fault.errno)
                 data = data[: fault.partial_bytes]
-            grown = max(0, position + len(data) - len(inode.live))
-            room = self.capacity_bytes - self.machine.used_bytes() if self.capacity_bytes < 1 << 40 else grown
-            if failure is None and grown > room:
-                failure = _os_error(errno.ENOSPC)
-                data = data[: max(0, len(data) - (grown - room))]
+            if failure is None and self.capacity_bytes < _ENDLESS_BYTES:
+                grown = max(0, position + len(data) - len(inode.live))
+                room = self.capacity_bytes - self.machine.used_bytes()
+                if grown > room:
+                    failure = _os_error(errno.ENOSPC)
+                    data = data[: max(0, len(data) - (grown - room))]
             if data:
                 self._change(inode, DataOp(position, data, self._next_order()))
             if failure is not None:
@@ -489,7 +491,8 @@ class SimDisk:
     def _change(self, inode: Inode, op: DataOp) -> None:
         now_ms = self._now_ms()
         inode.apply(op, now_ms)
-        self._record_on(inode, lambda twin: twin.apply(op, now_ms))
+        if self._recording:
+            self._record_on(inode, lambda twin: twin.apply(op, now_ms))
 
     def _sync(self, path: str, inode: Inode) -> None:
         with self._guard:

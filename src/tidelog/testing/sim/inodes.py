@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
-from weakref import WeakValueDictionary
 
 
 class DataOp(NamedTuple):
@@ -21,12 +20,13 @@ class DataOp(NamedTuple):
     order: int = 0
 
     def apply_to(self, image: bytearray) -> None:
-        if self.data is None:
-            _resize(image, self.position)
+        position, data, _ = self
+        if data is None:
+            _resize(image, position)
             return
-        if len(image) < self.position:
-            _resize(image, self.position)
-        image[self.position : self.position + len(self.data)] = self.data
+        if len(image) < position:
+            _resize(image, position)
+        image[position : position + len(data)] = data
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class Inode:
         self.mtime_ms = now_ms
 
     def sync(self) -> None:
-        for op in self.pending:
+        pending, self.pending = self.pending, []
+        for op in pending:
             op.apply_to(self.durable)
-        self.pending.clear()
 
     def forget_cached(self) -> None:
         """What a failed sync lost is not seen any more."""
@@ -174,8 +174,8 @@ class Machine:
     def __init__(self) -> None:
         self.root = Directory()
         self.pending_names: list[NameOp] = []
-        # By number, so that a copy of the machine can find its own version of a file. Weak: removed files go when closed.
-        self.inodes: WeakValueDictionary[int, Inode] = WeakValueDictionary()
+        # By number, so that a copy of the machine can find its own version of a file.
+        self.inodes: dict[int, Inode] = {}
         self._next_number = 1
         self.order = 0  # of the operation at hand: whoever performs operations counts them
 
@@ -204,23 +204,23 @@ class Machine:
 
     def make_dir(self, path: str) -> None:
         """One directory whose name is pending like any other."""
-        self.link([(path, Directory(self._number()))])
+        self.link((path, Directory(self._number())))
 
     def sync_name(self, directory: Directory, name: str, node: Directory) -> None:
         self.sync_directory(directory)
         directory.durable[name] = node
 
-    def link(self, changes: list[tuple[str, Node | None]]) -> None:
+    def link(self, *changes: tuple[str, Node | None]) -> None:
         """Change names together; None removes. FileNotFoundError if a parent directory is missing."""
         resolved = []
         for path, node in changes:
-            *parents, name = _names(path)
+            names = _names(path)
             directory: Node | None = self.root
-            for parent in parents:
+            for parent in names[:-1]:
                 directory = directory.live.get(parent) if isinstance(directory, Directory) else None
             if not isinstance(directory, Directory):
                 raise FileNotFoundError(2, "No such file or directory", path)
-            resolved.append((directory, name, node))
+            resolved.append((directory, names[-1], node))
         for directory, name, node in resolved:
             if isinstance(node, Inode) and not node.number:
                 node.number = self._number()
@@ -235,8 +235,10 @@ class Machine:
         """Make every change that touches this directory durable, a rename in both its directories at once."""
         waiting = []
         for op in self.pending_names:
-            if any(touched is directory for touched, _, _ in op.changes):
-                op.apply_durably()
+            for touched, _, _ in op.changes:
+                if touched is directory:
+                    op.apply_durably()
+                    break
             else:
                 waiting.append(op)
         self.pending_names = waiting
@@ -274,8 +276,8 @@ class Machine:
         """An independent machine in the same state, unsynced operations included."""
         machine = Machine()
         machine._next_number = self._next_number
-        copies = {number: inode.copy() for number, inode in self.inodes.items()}
-        machine.inodes.update(copies)
+        copies = {inode.number: inode.copy() for inode in self._reachable()}
+        machine.inodes = dict(copies)
         twins: dict[int, Directory] = {id(old): Directory(old.number) for old in self._directories()}
 
         def twin(node: Node) -> Node:

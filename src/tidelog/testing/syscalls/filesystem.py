@@ -195,7 +195,7 @@ class TracedFiles:
 
     def _changed_names(self, changes: list[tuple[str, Inode | Directory | None]]) -> None:
         if any(self._is_ours(path) for path, _ in changes):
-            self.machine.link(changes)
+            self.machine.link(*changes)
 
     # ---- durability
 
