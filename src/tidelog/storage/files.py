@@ -7,6 +7,7 @@ Names are Kafka's. A path is only ever derived from a topic name that `validate_
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tidelog.errors import RequestError
@@ -135,8 +136,9 @@ def snapshot_path(directory: str, offset: int) -> str:
     return segment_path(directory, offset, SNAPSHOT)
 
 
+@lru_cache(maxsize=4096)
 def parse_segment_name(name: str) -> SegmentFile | None:
-    """None for a name that is not a segment's file."""
+    """None for a name that is not a segment's file. Remembered: a start asks three times for each name, and logs have many names in common."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) >= _OFFSET_LIMIT:
         return None
