@@ -95,8 +95,10 @@ class DirectoriesAreKept(MetadataInvariant):
         self._known[node.id] = set(node.cluster.metadata.image.topics_by_id)
 
     def looked_at(self, node: SimNode) -> None:
-        known = self._found.get(node.id)
-        if known is None or known[0] is not node:
+        if node.id not in self._found:
+            return
+        known = self._found[node.id]
+        if known[0] is not node:
             return
         seen = self._known[node.id]
         seen |= node.cluster.metadata.image.topics_by_id.keys()
@@ -120,14 +122,17 @@ class SnapshotsOutliveTheirLog(MetadataInvariant):
 
     def __init__(self, world: ClusterWorld) -> None:
         super().__init__(world)
-        self._starts: dict[int, tuple[int, int]] = {}
+        self._starts: dict[int, int] = {}
+
+    def node_started(self, node: SimNode) -> None:
+        self._starts[node.id] = 0
 
     def looked_at(self, node: SimNode) -> None:
         log = node.quorum.log
-        start = log.start_offset
-        if self._starts.get(node.id) == (node.life, start):
+        start = log.log.log_start_offset
+        if self._starts[node.id] == start:
             return
-        self._starts[node.id] = (node.life, start)
+        self._starts[node.id] = start
         if start == 0:
             return
         for snapshot in log.snapshots.known:

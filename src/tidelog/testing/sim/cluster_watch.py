@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.controller.image import MetadataImage
 from tidelog.quorum.effects import InstallSnapshot, Truncate
-from tidelog.quorum.roles import Leader
+from tidelog.quorum.roles import Leader, Role
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
 from tidelog.storage.log import Log
@@ -81,7 +81,7 @@ class Watch:
         ]
         self._shards = ShardsAreTheirLogs(world)
         self._high_watermarks: dict[int, int] = {}
-        self._roles: dict[int, str] = {}
+        self._roles: dict[int, type[Role]] = {}
         self._producer_ids: dict[int, int] = {}
         self._image_looks = 0
         self.elections = 0
@@ -116,7 +116,7 @@ class Watch:
                 replica.kept = min(replica.kept, log.recovery_point)
 
     def look_at(self, node: SimNode) -> None:
-        if node.quorum.high_watermark != self._high_watermarks[node.id]:
+        if node.quorum.core.node.high_watermark != self._high_watermarks[node.id]:
             self._committed(node)
         for check in self._on_look:
             check.looked_at(node)
@@ -128,25 +128,16 @@ class Watch:
                     view = self._opened(node, partition)
                     if view is None:
                         continue
-                log, leader, known = view.log, partition.leader, view.seen
-                role = True if leader is None else leader.isr.pending or leader.isr.partition_epoch
-                if (
-                    log.log_end_offset != known[0]
-                    or log.high_watermark != known[1]
-                    or role != known[4]
-                    or log.truncation_count != known[2]
-                    or partition.leader_epoch != known[3]
-                ) and partition.stopped_with is None:
-                    self._changed(
-                        view,
-                        (
-                            log.log_end_offset,
-                            log.high_watermark,
-                            log.truncation_count,
-                            partition.leader_epoch,
-                            role,
-                        ),
-                    )
+                log, leader = view.log, partition.leader
+                seen = (
+                    log.log_end_offset,
+                    log.high_watermark,
+                    log.truncation_count,
+                    partition.leader_epoch,
+                    True if leader is None else leader.isr.pending or leader.isr.partition_epoch,
+                )
+                if seen != view.seen and partition.stopped_with is None:
+                    self._changed(view, seen)
 
     def _committed(self, node: SimNode) -> None:
         world = self._world
@@ -251,9 +242,10 @@ class Watch:
 
     def quorum_stepped(self, node: SimNode, event: Any, effects: list[Any]) -> None:
         core = node.quorum.core.node
-        role = type(core.role).__name__
-        if self._roles.get(node.id) != role:
-            self._roles[node.id] = role
+        kind = type(core.role)
+        if self._roles.get(node.id) is not kind:
+            self._roles[node.id] = kind
+            role = kind.__name__
             self._world.sometimes(f"quorum {role}")
             self._world.trace(f"node {node.id} is {role} in epoch {core.epoch}")
             if role == "Leader":

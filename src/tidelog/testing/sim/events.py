@@ -55,18 +55,22 @@ class EventHeap:
         heap = self._heap
         while heap and heap[0][0] <= until:
             event = heappop(heap)[2]
-            process, action = event.process, event.action
-            if action is None or (process is not None and not process.alive):
+            action = event.action
+            if action is None:
                 continue
-            if process is not None and process.paused_until > event.at:
-                event.at = process.paused_until
-                self._push(event)
+            process = event.process
+            if process is not None and not process.alive:
                 continue
+            if process is not None:
+                if process.paused_until > event.at:
+                    event.at = process.paused_until
+                    self._push(event)
+                    continue
+                if not process.touched:
+                    process.touched = True
+                    self.touched.append(process)
             self.now = event.at
             self.steps += 1
-            if process is not None and not process.touched:
-                process.touched = True
-                self.touched.append(process)
             action()
             return True
         self.now = until
@@ -105,10 +109,11 @@ class Process:
         """Something comes in from outside: it happens now, when the process goes on, or never."""
         if not self.alive:
             return
-        if self.is_paused:
+        if self.paused_until > self.heap.now:
             self.heap.at(self.paused_until, action, self)
             return
-        self.touch()
+        if not self.touched:
+            self.touch()
         action()
 
     # ---- Scheduler
