@@ -29,6 +29,10 @@ class StubLog:
         self.high_watermark = 0
         self.latest_snapshot: SnapshotId | None = None
 
+    @property
+    def end_offset(self) -> int:
+        return self.end.offset
+
     def end_of_epoch(self, epoch: int) -> LogEnd:
         return LogEnd(1, 10) if epoch == 1 else self.end if epoch == self.end.epoch else LogEnd(-1, -1)
 

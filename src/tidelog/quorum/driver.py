@@ -177,7 +177,7 @@ class Quorum:
     @property
     def end_offset(self) -> int:
         """Where the next batch begins."""
-        return self.log.log.log_end_offset
+        return self.log.end_offset
 
     @property
     def is_up_to_date(self) -> bool:

@@ -7,7 +7,6 @@ Two effects take their time, and the core waits for their events before it relie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from tidelog.quorum.values import ElectionState, SnapshotId
@@ -107,17 +106,25 @@ Effect: TypeAlias = (
 )
 
 
-@dataclass(slots=True)
 class Outbox:
     """Collects the effects of one step."""
 
-    state: ElectionState | None = None
-    changes: list[Effect] = field(default_factory=list)
-    sync: bool = False
-    messages: list[Effect] = field(default_factory=list)
-    news: list[Effect] = field(default_factory=list)
+    __slots__ = ("changes", "messages", "news", "state", "sync")
+
+    def __init__(self) -> None:
+        self.state: ElectionState | None = None
+        self.changes: list[Effect] = []
+        self.sync = False
+        self.messages: list[Effect] = []
+        self.news: list[Effect] = []
 
     def in_order(self) -> list[Effect]:
-        persist: list[Effect] = [PersistState(self.state)] if self.state is not None else []
-        sync: list[Effect] = [Sync()] if self.sync else []
-        return [*persist, *self.changes, *sync, *self.messages, *self.news]
+        effects: list[Effect] = []
+        if self.state is not None:
+            effects.append(PersistState(self.state))
+        effects += self.changes
+        if self.sync:
+            effects.append(Sync())
+        effects += self.messages
+        effects += self.news
+        return effects

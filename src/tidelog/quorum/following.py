@@ -100,12 +100,12 @@ def truncation_point(node: Node, diverging: LogEnd) -> int:
     """Where this log and the leader's may part. The leader says the greatest epoch it has that is not above this log's last one, and where that ends."""
     here = node.log.end_of_epoch(diverging.epoch)
     if here.offset < 0:
-        return min(node.log.end.offset, diverging.offset)
+        return min(node.log.end_offset, diverging.offset)
     return min(here.offset, diverging.offset) if here.epoch == diverging.epoch else here.offset
 
 
 def _follow_high_watermark(node: Node, role: Follower) -> None:
-    node.advance_high_watermark(min(role.leader_high_watermark, node.log.end.offset))
+    node.advance_high_watermark(min(role.leader_high_watermark, node.log.end_offset))
 
 
 def _refused(node: Node, role: Follower, part: Any, now: float) -> None:
@@ -141,7 +141,7 @@ def on_disk_settled(node: Node, role: Follower, now: float) -> None:
     """The log was changed or synced: go on when all of it is durable."""
     if not role.waits_for_disk:
         return
-    if node.log.synced_offset < node.log.end.offset:
+    if node.log.synced_offset < node.log.end_offset:
         node.sync_log()
         return
     role.waits_for_disk = False

@@ -92,7 +92,7 @@ def _correction(node: Node, claimed: LogEnd) -> FetchResponse | None:
     more cannot be told, and begins with a snapshot.
     """
     log = node.log
-    start, end = log.start_offset, log.end
+    start = log.start_offset
     if claimed.offset < 0 or claimed.epoch < 0:
         return messages.fetch_response(node.state, error=ErrorCode.INVALID_REQUEST)
     if claimed.offset < start or (
@@ -101,6 +101,7 @@ def _correction(node: Node, claimed: LogEnd) -> FetchResponse | None:
         return _with_snapshot(node)
     if claimed.offset == start:
         return None
+    end = log.end
     here = log.end_of_epoch(claimed.epoch) if claimed.epoch <= end.epoch else end
     if here.epoch == claimed.epoch and claimed.offset <= here.offset:
         return None
@@ -131,7 +132,7 @@ def _with_snapshot(node: Node) -> FetchResponse:
 
 def _readable_end(node: Node, replica_id: int) -> int:
     """Replicas see all there is. Whoever is none sees what is committed."""
-    return node.log.end.offset if replica_id >= 0 else node.high_watermark
+    return node.log.end_offset if replica_id >= 0 else node.high_watermark
 
 
 def _records(node: Node, offset: int, max_bytes: int, replica_id: int) -> FetchResponse:
@@ -162,7 +163,7 @@ def release_parked(node: Node, role: Leader) -> None:
 
 def _count(node: Node, replica: Replica, offset: int, now: float) -> None:
     """Kafka's rule: caught up is who is at the end, or at what was the end when it fetched before."""
-    end = node.log.end.offset
+    end = node.log.end_offset
     if offset >= end:
         replica.caught_up_at = now
     elif 0 <= replica.leader_end_then <= offset:
@@ -180,11 +181,11 @@ def advance(node: Node, role: Leader) -> bool:
 
 def on_log_changed(node: Node, role: Leader, now: float) -> None:
     """Records were appended, or synced."""
-    if node.log.synced_offset < node.log.end.offset:
+    end = node.log.end_offset
+    if node.log.synced_offset < end:
         node.sync_log()
     has_committed = advance(node, role)
-    unsent = [parked for parked in role.parked.values() if parked.offset < node.log.end.offset]
-    if unsent or has_committed:
+    if has_committed or any(parked.offset < end for parked in role.parked.values()):
         answer_parked(node, role, now, news=True)
 
 

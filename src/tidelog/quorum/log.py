@@ -31,6 +31,9 @@ class LogView(Protocol):
     def end(self) -> LogEnd: ...
 
     @property
+    def end_offset(self) -> int: ...
+
+    @property
     def synced_offset(self) -> int:
         """Everything below survives a power loss."""
         ...
@@ -74,6 +77,10 @@ class QuorumLog:
         if epoch is None:
             epoch = self.epoch_before_start()
         return LogEnd(0 if epoch is None else epoch, log.log_end_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.log_end_offset
 
     @property
     def synced_offset(self) -> int:
