@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from tidelog.controller.image import LeaderRecoveryState, MetadataImage
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 
 class MetadataInvariant:
+    looks_at: Container[int] = ()
+    """Which nodes, by id, it is asked about after each of their steps."""
+
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
 
@@ -27,8 +31,11 @@ class MetadataInvariant:
 
     def logs_loaded(self, node: SimNode) -> None: ...
 
+    def log_begins(self, node: SimNode, start: int) -> None:
+        """The metadata log of a node begins elsewhere than before its step; that of a new node, elsewhere than at 0."""
+
     def looked_at(self, node: SimNode) -> None:
-        """After a step of the node."""
+        """After a step of a node that it `looks_at`."""
 
     def broken(self, what: str) -> Violation:
         return Violation(type(self).__name__, f"at {self.world.heap.now:.3f} s: {what}")
@@ -79,6 +86,7 @@ class DirectoriesAreKept(MetadataInvariant):
     def __init__(self, world: ClusterWorld) -> None:
         super().__init__(world)
         self._found: dict[int, tuple[SimNode, dict[str, bytes]]] = {}
+        self.looks_at = self._found
         self._known: dict[int, set[bytes]] = {}
         """Topics that its metadata have named since: when they are gone from there, the node has seen why."""
 
@@ -95,8 +103,6 @@ class DirectoriesAreKept(MetadataInvariant):
         self._known[node.id] = set(node.cluster.metadata.image.topics_by_id)
 
     def looked_at(self, node: SimNode) -> None:
-        if node.id not in self._found:
-            return
         known = self._found[node.id]
         if known[0] is not node:
             return
@@ -120,21 +126,10 @@ class DirectoriesAreKept(MetadataInvariant):
 class SnapshotsOutliveTheirLog(MetadataInvariant):
     """I15, persist before forgetting: where a metadata log begins, a power loss at this moment would leave the snapshot that reaches there."""
 
-    def __init__(self, world: ClusterWorld) -> None:
-        super().__init__(world)
-        self._starts: dict[int, int] = {}
-
-    def node_started(self, node: SimNode) -> None:
-        self._starts[node.id] = 0
-
-    def looked_at(self, node: SimNode) -> None:
-        log = node.quorum.log
-        start = log.log.log_start_offset
-        if self._starts[node.id] == start:
-            return
-        self._starts[node.id] = start
+    def log_begins(self, node: SimNode, start: int) -> None:
         if start == 0:
             return
+        log = node.quorum.log
         for snapshot in log.snapshots.known:
             if snapshot.end_offset >= start and is_durable(node.disk, node.quorum.path_of(snapshot)):
                 return

@@ -145,7 +145,7 @@ class SimNode:
 
     def _observed_step(self, event: QuorumEvent, now: float) -> list[Effect]:
         effects = self._step(event, now)
-        self.world.quorum_stepped(self, event, effects)
+        self.world.watch.quorum_stepped(self, effects)
         return effects
 
     def _observed_failure(self, path: str, error: Exception) -> None:
@@ -224,7 +224,7 @@ class SimNode:
         if lane in (CONTROLLER, HEARTBEAT):
             self._to_controller(connection, request, respond)
         elif lane in _FOR_CONTROLLERS:
-            self.world.quorum_arrived(self, connection.source, request)
+            self.world.watch.quorum_arrived(self, connection.source, request)
             self.quorum.handle(request, partial(self._quorum_answers, connection.source, respond))
         else:
             if lane == BROKER and connection.when_closed is None:
@@ -233,7 +233,7 @@ class SimNode:
             self.serving.handle(request, respond)
 
     def _quorum_answers(self, to: int, respond: Callable[[Any], None], response: Any) -> None:
-        self.world.quorum_said(self, to, response)
+        self.world.watch.quorum_said(self, to, response)
         respond(response)
 
     def _to_controller(self, connection: Connection, request: Any, respond: Callable[[Any], None]) -> None:
@@ -317,7 +317,7 @@ class SimNode:
         if self.logs.ledger.loss is not None:
             self.world.sometimes("started with a loss")
             self.world.trace(f"node {self.id} has lost something: {self.logs.ledger.loss}")
-        self.world.logs_loaded(self)
+        self.world.watch.logs_loaded(self)
 
     def settings_changed(self, image: MetadataImage) -> None:
         pass
@@ -387,7 +387,7 @@ class _QuorumLanes:
     def ask(
         self, node_id: int, request: Any, answered: Callable[[Any | None], None], /, *, timeout_s: float
     ) -> None:
-        self._node.world.quorum_said(self._node, node_id, request)
+        self._node.world.watch.quorum_said(self._node, node_id, request)
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
         (self._fetches if waits else self._others).ask(node_id, request, answered, timeout_s=timeout_s)
 

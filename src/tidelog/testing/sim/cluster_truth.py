@@ -92,10 +92,9 @@ class Truth:
             if not records:
                 break
             known = self.ledger.end_offset
-            self.ledger.note(node.id, quorum.epoch, records)
+            offset = self.ledger.note(node.id, quorum.epoch, records)
             if self.ledger.end_offset > known:
                 self._read_on(records, known)
-            offset = _end_of(records)
 
     def _read_on(self, records: bytes, known: int) -> None:
         reader = self._reader
@@ -145,13 +144,6 @@ class Truth:
             raise Violation(
                 "ImagesAgree", f"node {node.id} has other metadata at offset {image.offset} (I18)"
             )
-
-
-def _end_of(records: bytes) -> int:
-    end = 0
-    for _, header in iter_headers(records):
-        end = header.next_offset
-    return end
 
 
 def _position_of(records: bytes, offset: int) -> int:

@@ -81,6 +81,8 @@ class Watch:
         ]
         self._shards = ShardsAreTheirLogs(world)
         self._high_watermarks: dict[int, int] = {}
+        self._log_starts: dict[int, int] = {}
+        """Of the metadata log, by node."""
         self._roles: dict[int, type[Role]] = {}
         self._producer_ids: dict[int, int] = {}
         self._image_looks = 0
@@ -93,6 +95,7 @@ class Watch:
     def started(self, node: SimNode) -> None:
         self._views[node.id] = {}
         self._high_watermarks[node.id] = 0
+        self._log_starts[node.id] = 0
         for invariant in self._metadata:
             invariant.node_started(node)
 
@@ -118,8 +121,14 @@ class Watch:
     def look_at(self, node: SimNode) -> None:
         if node.quorum.core.node.high_watermark != self._high_watermarks[node.id]:
             self._committed(node)
-        for check in self._on_look:
-            check.looked_at(node)
+        start = node.quorum.log.log.log_start_offset
+        if start != self._log_starts[node.id]:
+            self._log_starts[node.id] = start
+            for invariant in self._metadata:
+                invariant.log_begins(node, start)
+        for curious in self._on_look:
+            if node.id in curious.looks_at:
+                curious.looked_at(node)
         views = self._views[node.id]
         for partitions in node.partitions._by_topic.values():
             for partition in partitions.values():
@@ -240,7 +249,7 @@ class Watch:
             if isinstance(node.quorum.core.node.role, Leader) and not node.process.is_paused
         ]
 
-    def quorum_stepped(self, node: SimNode, event: Any, effects: list[Any]) -> None:
+    def quorum_stepped(self, node: SimNode, effects: list[Any]) -> None:
         core = node.quorum.core.node
         kind = type(core.role)
         if self._roles.get(node.id) is not kind:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from hashlib import blake2b
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from tidelog.client.metadata import TopicPartition
 from tidelog.cluster.lifecycle import LifecycleTimings
@@ -261,18 +261,6 @@ class ClusterWorld(Machines):
 
     def leaders(self) -> list[SimNode]:
         return self.watch.quorum_leaders()
-
-    def quorum_stepped(self, node: SimNode, event: Any, effects: list[Any]) -> None:
-        self.watch.quorum_stepped(node, event, effects)
-
-    def quorum_said(self, node: SimNode, to: int, message: Any) -> None:
-        self.watch.quorum_said(node, to, message)
-
-    def quorum_arrived(self, node: SimNode, source: int, message: Any) -> None:
-        self.watch.quorum_arrived(node, source, message)
-
-    def logs_loaded(self, node: SimNode) -> None:
-        self.watch.logs_loaded(node)
 
     def node_started(self, node: SimNode) -> None:
         self.trace(f"node {node.id} serves")

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from tidelog.ports import Clock, Rng
 from tidelog.storage.disk import Buffer, DiskError
 from tidelog.testing.sim.crashes import SECTOR_BYTES, plain_choices, reordered_choices
-from tidelog.testing.sim.inodes import DataOp, Directory, Fate, Inode, Machine, NameOp
+from tidelog.testing.sim.inodes import LOST, DataOp, Directory, Fate, Inode, Machine, NameOp
 
 CrashMode = Literal["keep_all", "lose_unsynced", "random"]
 PathPredicate = Callable[[str], bool]
@@ -100,7 +100,8 @@ class SimFile:
         return len(self._inode.live)
 
     def read_at(self, count: int, position: int, /) -> bytes:
-        self._usable()
+        if self._closed:
+            self._usable()
         self._disk._maybe_fail("read", self._path)
         return bytes(self._inode.live[position : position + count])
 
@@ -111,7 +112,8 @@ class SimFile:
         self.read_at(count, position)
 
     def write_at(self, buffers: Sequence[Buffer], position: int, /) -> int:
-        self._usable()
+        if self._closed:
+            self._usable()
         data = b"".join(buffers)
         self._disk._write(self._path, self._inode, data, position)
         return len(data)
@@ -337,8 +339,8 @@ class SimDisk:
         with self._guard:
             if mode == "keep_all":
                 return self._rebooted(self.machine.copy())
-            draw = self._draw if mode == "random" else _lost
-            fates = [draw(op) for op in self.machine.pending_ops()]
+            ops = self.machine.pending_ops()
+            fates = [self._draw(op) for op in ops] if mode == "random" else [LOST] * len(ops)
             return self._rebooted(self.machine.after_power_loss(fates))
 
     def _draw(self, op: DataOp | NameOp) -> Fate:
@@ -346,7 +348,7 @@ class SimDisk:
         if choice < 0.4:
             return Fate.kept()
         if choice < 0.7 or not isinstance(op, DataOp) or not op.data:
-            return Fate.lost()
+            return LOST
         if choice < 0.75:
             return Fate.zeroed()
         if choice < 0.85:
@@ -489,7 +491,7 @@ class SimDisk:
                 self._change(inode, DataOp(size, None, self._next_order()))
 
     def _change(self, inode: Inode, op: DataOp) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.clock.wall_ms() if self.clock is not None else 0
         inode.apply(op, now_ms)
         if self._recording:
             self._record_on(inode, lambda twin: twin.apply(op, now_ms))
@@ -558,13 +560,11 @@ class SimDisk:
         return struck
 
     def _maybe_fail(self, operation: str, path: str) -> None:
+        if not self.faults and operation in _READING:
+            return
         fault = self._next_fault(operation, path)
         if fault is not None:
             raise DiskError(operation, path, _os_error(fault.errno))
-
-
-def _lost(op: DataOp | NameOp) -> Fate:
-    return Fate.lost()
 
 
 def _os_error(code: int) -> OSError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 
 class DataOp(NamedTuple):
@@ -82,6 +82,9 @@ class Fate:
         return [DataOp(op.position, op.data[: self.cut])]
 
 
+LOST: Final = Fate.lost()
+
+
 class Inode:
     """A file: `live` is what readers see, `durable` what the medium holds, `pending` the difference in order."""
 
@@ -126,6 +129,8 @@ class Inode:
         other = Inode(self.mtime_ms, self.number)
         other.durable = bytearray(self.durable)
         for op, fate in zip(self.pending, fates, strict=True):
+            if fate is LOST:
+                continue
             for piece in fate.pieces(op):
                 piece.apply_to(other.durable)
             if (
@@ -246,19 +251,21 @@ class Machine:
     def pending_ops(self) -> list[DataOp | NameOp]:
         """All unsynced operations, in the order in which `after_power_loss` takes their fates."""
         ops: list[DataOp | NameOp] = []
-        for inode in self._reachable():
+        for inode in self._reachable(self._directories()):
             ops.extend(inode.pending)
         ops.extend(self.pending_names)
         return ops
 
     def after_power_loss(self, fates: list[Fate]) -> Machine:
         rest = iter(fates)
+        directories = self._directories()
         files = {
-            inode.number: inode.surviving([next(rest) for _ in inode.pending]) for inode in self._reachable()
+            inode.number: inode.surviving([next(rest) for _ in inode.pending])
+            for inode in self._reachable(directories)
         }
         survivors = [op for op in self.pending_names if next(rest).survives]
         tables: dict[int, dict[str, Node]] = {}
-        for directory in self._directories():
+        for directory in directories:
             tables[id(directory)] = dict(directory.durable)
         for op in survivors:
             for directory, name, node in op.changes:
@@ -276,14 +283,15 @@ class Machine:
         """An independent machine in the same state, unsynced operations included."""
         machine = Machine()
         machine._next_number = self._next_number
-        copies = {inode.number: inode.copy() for inode in self._reachable()}
+        directories = self._directories()
+        copies = {inode.number: inode.copy() for inode in self._reachable(directories)}
         machine.inodes = dict(copies)
-        twins: dict[int, Directory] = {id(old): Directory(old.number) for old in self._directories()}
+        twins: dict[int, Directory] = {id(old): Directory(old.number) for old in directories}
 
         def twin(node: Node) -> Node:
             return copies[node.number] if isinstance(node, Inode) else twins[id(node)]
 
-        for old in self._directories():
+        for old in directories:
             new = twins[id(old)]
             new.live = {name: twin(node) for name, node in old.live.items()}
             new.durable = {name: twin(node) for name, node in old.durable.items()}
@@ -326,14 +334,15 @@ class Machine:
                 waiting.extend(node.durable.values())
         return list(found.values())
 
-    def _reachable(self) -> list[Inode]:
+    def _reachable(self, directories: list[Directory]) -> list[Inode]:
         """Every file that has, had durably or may again have a name, in the order of creation."""
-        found: dict[int, Inode] = {}
-        for directory in self._directories():
-            for table in (directory.live, directory.durable):
-                found.update((node.number, node) for node in table.values() if isinstance(node, Inode))
+        nodes: list[Node | None] = []
+        for directory in directories:
+            nodes += directory.live.values()
+            nodes += directory.durable.values()
         for op in self.pending_names:
-            found.update((node.number, node) for _, _, node in op.changes if isinstance(node, Inode))
+            nodes += [node for _, _, node in op.changes]
+        found = {node.number: node for node in nodes if isinstance(node, Inode)}
         return [found[number] for number in sorted(found)]
 
 

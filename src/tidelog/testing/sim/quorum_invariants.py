@@ -108,7 +108,7 @@ class SingleLeader(Invariant):
     def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         core = node.quorum.core.node
         if isinstance(core.role, Leader):
-            leader = self._leaders.setdefault(core.epoch, node.id)
+            leader = self._leaders.setdefault(core.state.epoch, node.id)
             if leader != node.id:
                 raise Violation(f"I10: nodes {leader} and {node.id} both lead in epoch {core.epoch}")
 
@@ -187,7 +187,7 @@ class LeaderCompleteness(Invariant):
 
     def stepped(self, node: ObservedNode, effects: list[Effect]) -> None:
         core = node.quorum.core.node
-        if not isinstance(core.role, Leader) or (node.id, core.epoch) in self._seen:
+        if not isinstance(core.role, Leader) or (node.id, core.state.epoch) in self._seen:
             return
         self._seen.add((node.id, core.epoch))
         log, ledger = node.quorum.log, self.world.ledger

@@ -43,8 +43,9 @@ class Ledger:
         """Where the log ended that was committed in earlier epochs. A node may be told late that it won an old one."""
         return max((end_offset for known, end_offset in self._ends.items() if known < epoch), default=0)
 
-    def note(self, node_id: int, epoch: int, records: bytes) -> None:
-        """A node says, in this epoch, that these are committed."""
+    def note(self, node_id: int, epoch: int, records: bytes) -> int:
+        """A node says, in this epoch, that these are committed. Returns where they end."""
+        end_offset = 0
         for position, header in iter_headers(records):
             found = CommittedBatch(header.partition_leader_epoch, header.crc, header.next_offset)
             known = self.batches.get(header.base_offset)
@@ -55,6 +56,8 @@ class Ledger:
                 raise Violation(
                     f"I12: node {node_id} has {found} committed at offset {header.base_offset}, where {known} was committed before"
                 )
+            end_offset = found.next_offset
+        return end_offset
 
     def _add(self, header: BatchHeader, found: CommittedBatch, batch: bytes) -> None:
         if header.base_offset != self.end_offset:
