@@ -73,8 +73,8 @@ class Connection:
     """Seen from the client's side it is open or not; the server's side hears of its end later, or when the link lets it."""
 
     __slots__ = (
-        "arrives_at", "client", "is_lost_here", "is_lost_there", "lane", "network", "on_lost", "questions", "returns_at", "server",
-        "source", "stalled", "target", "unanswered", "when_closed",
+        "arrives_at", "client", "connecting", "is_lost_here", "is_lost_there", "lane", "network", "on_lost", "questions", "returns_at",
+        "server", "source", "stalled", "target", "unanswered", "when_closed",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +103,7 @@ class Connection:
         self.is_lost_here = False
         self.is_lost_there = False
         network.opened(self)
-        client.call_later(CONNECT_TIMEOUT_S, self._is_connected)
+        self.connecting = client.call_later(CONNECT_TIMEOUT_S, self.give_up)
 
     # ---- the client's side
 
@@ -111,10 +111,6 @@ class Connection:
         self.questions[question] = None
         question.timer = self.client.call_later(timeout_s, self.give_up)
         self._to_server(partial(self._arrive, question))
-
-    def _is_connected(self) -> None:
-        if self.server is None and not self.is_lost_here:
-            self.give_up()
 
     def give_up(self) -> None:
         """The client has waited too long for something: it closes the connection, and opens another when it has to ask again."""
@@ -130,6 +126,7 @@ class Connection:
         if self.is_lost_here:
             return
         self.is_lost_here = True
+        self.connecting.cancel()
         self.network.closed(self)
         questions, self.questions = self.questions, {}
         for question in questions:
@@ -162,6 +159,7 @@ class Connection:
             self._to_client(self._lose)
             return
         self.server = host.process
+        self.connecting.cancel()
         self.unanswered.append(question)
         host.process.run(partial(host.handle, self, question.request, partial(self._respond, question)))
 
@@ -188,26 +186,38 @@ class Connection:
 
     def _to_server(self, deliver: Callable[[], None]) -> None:
         network = self.network
-        at = max(self.arrives_at, network.heap.now + network.delay(self.source, self.target))
+        heap = network.heap
+        at = heap.now + network.delay(self.source, self.target)
+        if at < self.arrives_at:
+            at = self.arrives_at
         self.arrives_at = at
-        network.heap.at(at, partial(self._pass, True, deliver))
+        heap.at(at, partial(self._pass_there, deliver))
 
     def _to_client(self, deliver: Callable[[], None]) -> None:
         network = self.network
-        at = max(self.returns_at, network.heap.now + network.delay(self.target, self.source))
+        heap = network.heap
+        at = heap.now + network.delay(self.target, self.source)
+        if at < self.returns_at:
+            at = self.returns_at
         self.returns_at = at
-        network.heap.at(at, partial(self._pass, False, deliver))
+        heap.at(at, partial(self._pass_back, deliver))
 
-    def _pass(self, to_server: bool, deliver: Callable[[], None]) -> None:
-        link = (self.source, self.target) if to_server else (self.target, self.source)
-        if link in self.network.cut:
-            self.network.stalls += 1
-            self.stalled.append((to_server, deliver))
-            self.network.stalled(self)
-        elif to_server:
+    def _pass_there(self, deliver: Callable[[], None]) -> None:
+        if (self.source, self.target) in self.network.cut:
+            self._stall(True, deliver)
+        else:
             deliver()
+
+    def _pass_back(self, deliver: Callable[[], None]) -> None:
+        if (self.target, self.source) in self.network.cut:
+            self._stall(False, deliver)
         else:
             self.client.run(deliver)
+
+    def _stall(self, to_server: bool, deliver: Callable[[], None]) -> None:
+        self.network.stalls += 1
+        self.stalled.append((to_server, deliver))
+        self.network.stalled(self)
 
     def go_on(self) -> None:
         """A link has healed: what waited goes on, in its order; what still cannot pass waits again."""
