@@ -57,14 +57,13 @@ def iter_records(
     """Every record of the batch at `position`, offsets rising; CorruptDataError names the record that stops making sense."""
     payload = records_payload(buffer, position, header, limit=limit)
     append_time = header.max_timestamp if header.timestamp_type == TimestampType.LOG_APPEND_TIME else None
-    cursor, index, least_offset = 0, 0, header.base_offset
+    cursor, index, least_offset, last_offset = 0, 0, header.base_offset, header.last_offset
+    count = header.record_count
     try:
-        while index < header.record_count:
+        while index < count:
             record, cursor = _read_record(payload, cursor, header, append_time)
-            if not least_offset <= record.offset <= header.last_offset:
-                raise CorruptDataError(
-                    f"has offset {record.offset}, outside [{least_offset}, {header.last_offset}]"
-                )
+            if not least_offset <= record.offset <= last_offset:
+                raise CorruptDataError(f"has offset {record.offset}, outside [{least_offset}, {last_offset}]")
             yield record
             least_offset = record.offset + 1
             index += 1
@@ -126,13 +125,19 @@ def _read_record(
     payload: memoryview, cursor: int, header: BatchHeader, append_time: int | None
 ) -> tuple[Record, int]:
     length, cursor = read_varint(payload, cursor)
-    end = _record_end(payload, cursor, length)
+    end = cursor + length
+    if length < 0 or end > len(payload):
+        _record_end(payload, cursor, length)
     timestamp_delta, cursor = read_varlong(payload, cursor + 1)  # one byte of attributes, unused
     offset_delta, cursor = read_varint(payload, cursor)
     key, cursor = _read_bytes(payload, cursor, end)
     value, cursor = _read_bytes(payload, cursor, end)
-    count, cursor = read_varint(payload, cursor)
-    headers, cursor = _read_headers(payload, cursor, end, count) if count else ((), cursor)
+    headers: Headers = ()
+    if payload[cursor]:
+        count, cursor = read_varint(payload, cursor)
+        headers, cursor = _read_headers(payload, cursor, end, count)
+    else:
+        cursor += 1
     if cursor != end:
         raise CorruptDataError(
             f"states a length of {length} bytes but its fields end {cursor - end:+d} bytes from there"
@@ -158,7 +163,11 @@ def _record_end(payload: memoryview, cursor: int, length: int) -> int:
 
 
 def _read_bytes(payload: memoryview, cursor: int, end: int) -> tuple[bytes | None, int]:
-    length, cursor = read_varint(payload, cursor)
+    byte = payload[cursor]
+    if byte < 0x80:  # nearly always, and a call would take as long as all the rest
+        length, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    else:
+        length, cursor = read_varint(payload, cursor)
     if length < 0:
         if length != -1:
             raise CorruptDataError(f"has a field of {length} bytes")
