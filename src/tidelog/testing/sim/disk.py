@@ -435,6 +435,7 @@ class SimDisk:
         """A second disk on which the recorded operations happen again, before the first and after each."""
         assert self._start is not None
         replica = self._rebooted(self._start.copy())
+        replica.machine.follow_files()
         for count in range(len(self._log) + 1):
             if count:
                 replica.machine.order = self._first_order + count
@@ -519,10 +520,9 @@ class SimDisk:
             self._log.append(lambda disk: disk._replay(number, operation))
 
     def _replay(self, number: int, operation: Callable[[Inode], object]) -> None:
+        assert self.machine.inodes is not None
         inode = self.machine.inodes.get(number)
-        if (
-            inode is not None
-        ):  # else it was removed while still open: nobody can see what happened to it since
+        if inode is not None:  # else it was removed before: nobody can see what happens to it since
             operation(inode)
 
     def _now_ms(self) -> int:

@@ -179,8 +179,8 @@ class Machine:
     def __init__(self) -> None:
         self.root = Directory()
         self.pending_names: list[NameOp] = []
-        # By number, so that a copy of the machine can find its own version of a file.
-        self.inodes: dict[int, Inode] = {}
+        # By number, where operations on files are replayed that were recorded on another machine.
+        self.inodes: dict[int, Inode] | None = None
         self._next_number = 1
         self.order = 0  # of the operation at hand: whoever performs operations counts them
 
@@ -229,7 +229,8 @@ class Machine:
         for directory, name, node in resolved:
             if isinstance(node, Inode) and not node.number:
                 node.number = self._number()
-                self.inodes[node.number] = node
+                if self.inodes is not None:
+                    self.inodes[node.number] = node
             if node is None:
                 directory.live.pop(name, None)
             else:
@@ -276,7 +277,7 @@ class Machine:
                     table[name] = node
         machine = Machine()
         machine._next_number = self._next_number
-        machine.root = _rebuild(self.root, tables, files, machine)
+        machine.root = _rebuild(self.root, tables, files, set(), machine)
         return machine
 
     def copy(self) -> Machine:
@@ -285,7 +286,6 @@ class Machine:
         machine._next_number = self._next_number
         directories = self._directories()
         copies = {inode.number: inode.copy() for inode in self._reachable(directories)}
-        machine.inodes = dict(copies)
         twins: dict[int, Directory] = {id(old): Directory(old.number) for old in directories}
 
         def twin(node: Node) -> Node:
@@ -304,6 +304,10 @@ class Machine:
             for op in self.pending_names
         ]
         return machine
+
+    def follow_files(self) -> None:
+        """Operations that were recorded are to be replayed here: files are found by their numbers from now on."""
+        self.inodes = {inode.number: inode for inode in self._reachable(self._directories())}
 
     def used_bytes(self) -> int:
         return sum(len(node.live) for node in _walk(self.root) if isinstance(node, Inode))
@@ -347,20 +351,24 @@ class Machine:
 
 
 def _rebuild(
-    old: Directory, tables: dict[int, dict[str, Node]], files: dict[int, Inode], machine: Machine
+    old: Directory,
+    tables: dict[int, dict[str, Node]],
+    files: dict[int, Inode],
+    named: set[int],
+    machine: Machine,
 ) -> Directory:
     new = Directory(old.number)
     for name, node in tables[id(old)].items():
         fresh: Node
         if isinstance(node, Directory):
-            fresh = _rebuild(node, tables, files, machine)
+            fresh = _rebuild(node, tables, files, named, machine)
         else:
             fresh = files[node.number]
-            if fresh.number in machine.inodes:
+            if fresh.number in named:
                 # Of two renames only the second survived, so the file has two names: make it two files, as a repair does.
                 fresh = fresh.copy()
                 fresh.number = machine._number()
-            machine.inodes[fresh.number] = fresh
+            named.add(fresh.number)
         new.durable[name] = fresh
         new.live[name] = fresh
     return new
