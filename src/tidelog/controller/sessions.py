@@ -92,7 +92,7 @@ class SessionTable:
         return [broker for _, broker in sorted(late)]
 
     def next_deadline(self) -> float | None:
-        return min((session.deadline for session in self._sessions.values()), default=None)
+        return min([session.deadline for session in self._sessions.values()], default=None)
 
     def lowest_offset(self, brokers: Iterable[int]) -> int | None:
         """How far all of these brokers know the metadata; None when there are none of them."""

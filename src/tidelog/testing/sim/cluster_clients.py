@@ -44,7 +44,7 @@ class SimClient:
         self.world = world
         self.own_id = own_id
         self.rng = Random(f"{world.seed}/client/{own_id}")
-        self.process = Process(world.heap)
+        self.process = Process(world.heap, is_watched=False)
         self.lane = Lane(world.network, own_id, self.process, CLIENT)
         self.image: MetadataImage = EMPTY_IMAGE
         self._is_asking = False

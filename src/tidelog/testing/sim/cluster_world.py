@@ -196,12 +196,13 @@ class ClusterWorld(Machines):
         heap, watch = self.heap, self.watch
         touched = heap.touched
         while heap.step(time):
-            for process in touched:
-                process.touched = False
-                node = self.by_process.get(process)
-                if node is not None:
-                    watch.look_at(node)
-            touched.clear()
+            if touched:
+                for process in touched:
+                    process.touched = False
+                    node = self.by_process.get(process)
+                    if node is not None:
+                        watch.look_at(node)
+                touched.clear()
 
     def heal(self) -> None:
         self.nemesis.stop()

@@ -78,13 +78,15 @@ class EventHeap:
 
 
 class Process:
-    """Implements `Scheduler` and `Clock`. `rate`: how fast its clocks run; `wall_skew_ms`: how wrong its wall clock is."""
+    """Implements `Scheduler` and `Clock`. `rate`: how fast its clocks run; `wall_skew_ms`: how wrong its wall clock is; `is_watched`: somebody wants to see it in `touched` of the heap."""
 
-    def __init__(self, heap: EventHeap, *, rate: float = 1.0, wall_skew_ms: int = 0) -> None:
+    def __init__(
+        self, heap: EventHeap, *, rate: float = 1.0, wall_skew_ms: int = 0, is_watched: bool = True
+    ) -> None:
         self.heap = heap
         self.alive = True
         self.paused_until = 0.0
-        self.touched = False
+        self.touched = not is_watched
         self.rate = rate
         self.wall_skew_ms = wall_skew_ms
 
@@ -123,7 +125,7 @@ class Process:
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Event:
         heap = self.heap
-        return heap.at(heap.now + (delay if delay > 0.0 else 0.0) / self.rate, callback, self)
+        return heap.at(heap.now + delay / self.rate, callback, self)
 
     # ---- Clock
 

@@ -298,12 +298,12 @@ class NoNeedlessElection(Invariant):
                 )
 
     def _note_contact(self, node: ObservedNode) -> None:
-        core, now = node.quorum.core.node, self.world.heap.now
+        core = node.quorum.core.node
         role = core.role
-        timeout_s = self.world.settings.fetch_timeout_s * 0.9
         if not isinstance(role, Follower) or core.suspects_leader or core.heard_at is None:
             self._served.pop(node.id, None)
             return
+        now, timeout_s = self.world.heap.now, self.world.settings.fetch_timeout_s * 0.9
         heard = core.heard_at / node.loop.rate
         epoch, leader, since, last = self._served.get(node.id, (-1, -1, heard, heard))
         if (
