@@ -16,7 +16,8 @@ from tidelog.errors import ProtocolError
 _SCRATCH_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
 _KEPT_MAX = 3
-_KEPT_BYTES_MAX = 8 << 20
+_KEPT_BYTES_MAX = (8 << 20) + (64 << 10)
+"""An answer of 8 MiB of records, as tables ask for, with what stands around them."""
 
 
 class FrameReceiver:

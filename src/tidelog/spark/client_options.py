@@ -12,8 +12,8 @@ from tidelog.client.errors import SettingsError
 from tidelog.client.settings import ConsumerSettings
 from tidelog.spark.kafka_settings import KAFKA, is_security, our_name, why_refused
 
-FETCH_BYTES: Final = (8 << 20) - (64 << 10)
-"""Of a partition in one answer: decoding pays by the megabyte, and a little less than 8 MiB fits into memory that is used again."""
+FETCH_BYTES: Final = 8 << 20
+"""Of a partition in one answer: decoding pays by the megabyte, and this much fits into memory that is used again (`client/receive.py`)."""
 SET_BY_SOURCE: Final = (
     "auto.offset.reset",
     "enable.auto.commit",
