@@ -17,6 +17,9 @@ from xdist.scheduler import LoadFileScheduling
 EFFORT = int(os.environ.get("TIDELOG_TEST_EFFORT", "1"))
 # Where Hypothesis keeps the settings of a test function; its own pytest plugin reads them there.
 SETTINGS_ATTRIBUTE = "_hypothesis_internal_use_settings"
+# How long an example takes says how busy the machine is, and whether numba compiles something just then.
+settings.register_profile("tidelog", deadline=None)
+settings.load_profile("tidelog")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and whatever it starts inherits that: also the commands whose tests send it.

@@ -261,7 +261,6 @@ def i31_nothing_above_the_bound_is_touched(before: list[Raw], after: list[Raw], 
 Compaction.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestCompaction = Compaction.TestCase

@@ -282,7 +282,7 @@ Batches = st.lists(
     st.dictionaries(st.sampled_from([b"", b"a", b"bb", b"c" * 20]), st.integers(0, 60)),
     st.integers(0, 60),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_it_keeps_what_plain_python_would_keep(
     shapes: list[tuple[list[tuple[bytes | None, bytes | None, int, int]], Codec, int, int]],
     latest: dict[bytes, int],

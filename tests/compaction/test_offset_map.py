@@ -43,7 +43,7 @@ def add(offset_map: OffsetMap, keys: list[bytes | None], *, base: int = 0, start
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=200), st.integers(0, 100))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_it_holds_the_latest_offset_of_each_key(keys: list[bytes], start: int) -> None:
     offset_map = new_map()
     assert add(offset_map, list(keys), start=start) is None

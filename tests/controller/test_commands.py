@@ -129,5 +129,5 @@ class Commands(RuleBasedStateMachine):
             assert all(image.brokers[broker].active for broker in partition.isr)
 
 
-Commands.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Commands.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestCommands = Commands.TestCase

@@ -162,14 +162,14 @@ def images(draw: st.DrawFn) -> MetadataImage:
 
 
 @given(images())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_image_comes_back_from_its_own_records(image: MetadataImage) -> None:
     records = [decode_record(encode_record(record)) for record in image_to_records(image)]
     assert built(*records).same_metadata(image)
 
 
 @given(images())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_replaying_on_an_image_leaves_the_image_as_it_was(image: MetadataImage) -> None:
     before = repr(image)
     delta = MetadataDelta(image)

@@ -133,7 +133,7 @@ VERSIONS = [
 )
 def test_every_version_of_every_record_survives_its_encoding(cls: type[Any], version: int) -> None:
     @given(instances(cls, version))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def round_trip(record: Any) -> None:
         encoded = encode_record(record, version)
         assert encoded[2] == version

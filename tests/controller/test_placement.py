@@ -23,7 +23,7 @@ def clusters(draw: st.DrawFn) -> list[UsableBroker]:
 
 
 @given(clusters(), st.data(), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_placement_keeps_the_rules(brokers: list[UsableBroker], data: st.DataObject, seed: int) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
     placer = ReplicaPlacer(brokers, random.Random(seed))

@@ -19,7 +19,6 @@ def expect_caught(model: type[RuleBasedStateMachine]) -> None:
             settings=settings(
                 max_examples=EXAMPLES_MAX,
                 stateful_step_count=40,
-                deadline=None,
                 derandomize=True,
                 database=None,
                 report_multiple_bugs=False,

@@ -307,4 +307,4 @@ class OffsetsModel(RuleBasedStateMachine):
 
 
 TestOffsetsModel = OffsetsModel.TestCase
-TestOffsetsModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestOffsetsModel.settings = settings(max_examples=80, stateful_step_count=30)

@@ -206,4 +206,4 @@ class Coordinators(RuleBasedStateMachine):
 
 
 TestCoordinators = Coordinators.TestCase
-TestCoordinators.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCoordinators.settings = settings(max_examples=60, stateful_step_count=40)

@@ -152,4 +152,4 @@ class Deadlines(RuleBasedStateMachine):
 
 
 TestDeadlines = Deadlines.TestCase
-TestDeadlines.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDeadlines.settings = settings(max_examples=100, stateful_step_count=40)

@@ -232,7 +232,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(changes=CHANGES, repeats=st.lists(st.booleans(), min_size=6, max_size=6))
 def test_any_history_with_repeats_is_the_last_value_of_each_key(
     tmp_path_factory: pytest.TempPathFactory, changes: list[list[tuple[int, str | None]]], repeats: list[bool]

@@ -151,7 +151,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(changes=CHANGES)
 def test_any_history_is_the_last_value_of_each_key(
     tmp_path_factory: pytest.TempPathFactory, changes: list[list[tuple[int, str | None]]]

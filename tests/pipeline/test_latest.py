@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.metadata import TopicPartition
@@ -19,7 +19,6 @@ from tidelog.pipeline.microbatches import Planned, local_path, parse_planned, pl
 from tidelog.pipeline.options import OptionsError, read_options
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)),

@@ -179,7 +179,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.dictionaries(names, values, max_size=4))
 def test_the_same_keys_as_tomllib_on_the_lines_they_were_written_on(data: Any, table: dict[str, Any]) -> None:
     writer = Writer(data.draw)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.metadata import TopicPartition
@@ -33,7 +33,6 @@ A, B = TopicPartition("a", 0), TopicPartition("a", 1)
 VIEW = LogView(earliest={A: 0, B: 10}, latest={A: 100, B: 50})
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 40)), min_size=1, max_size=4),
     st.integers(1, 30),

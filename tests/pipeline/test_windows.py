@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.pipeline.context import Counters
@@ -17,7 +17,6 @@ from tidelog.pipeline.totals import Totals
 from tidelog.pipeline.windows import BINS_MAX, Late, Windows, duration_ms, late
 
 
-@settings(deadline=None)
 @given(
     st.integers(-(10**10), 10**10),
     st.integers(1, 50).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size))),

@@ -233,7 +233,7 @@ def test_extreme_timestamps_do_no_harm(extreme: int, make: Forge, forge: Forge) 
 @given(
     st.binary(max_size=120), st.integers(0, 6), st.integers(0, 4), st.sampled_from([Codec.NONE, Codec.SNAPPY])
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_noise_behind_a_true_header(noise: bytes, count: int, delta: int, codec: Codec) -> None:
     """Both readers agree whether a payload is a run of records; neither does anything but return or refuse."""
     payload = compress(codec, noise)

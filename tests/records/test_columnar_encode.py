@@ -43,7 +43,7 @@ def batch_of(
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     rows=ROWS,
     kind=st.sampled_from([pa.binary(), pa.large_binary()]),
@@ -74,7 +74,7 @@ def test_payloads_are_those_of_records_one_by_one(
     assert done == len(rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=23)), min_size=1, max_size=60),
     count=st.integers(1, 13),

@@ -49,7 +49,7 @@ def test_round_trip(codec: Codec, data: bytes) -> None:
 
 
 @given(st.sampled_from(COMPRESSED), st.binary(max_size=3000), st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_round_trip_of_anything(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
     assert decompress(codec, compress(codec, data), len(data)) == data
@@ -127,7 +127,7 @@ def test_damage_is_corrupt_data_and_nothing_else(codec: Codec) -> None:
 
 
 @given(st.sampled_from(COMPRESSED), st.binary(max_size=200), st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_noise_is_corrupt_data_and_nothing_else(codec: Codec, noise: bytes, framed: bool) -> None:
     magic = {
         Codec.GZIP: b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03",

@@ -82,7 +82,7 @@ def decoded_rows(buffer: bytes, **options: Any) -> list[tuple[Any, ...]]:
 
 
 @given(batches(), st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_builder_and_both_readers_agree(
     run: list[tuple[list[Record], dict[str, Any]]], data: st.DataObject
 ) -> None:
@@ -125,7 +125,6 @@ def test_builder_and_both_readers_agree(
     st.integers(0, 14),
     st.sampled_from(list(Codec)),
 )
-@settings(deadline=None)
 def test_timestamp_lookup(times: list[int], wanted: int, start: int, codec: Codec) -> None:
     records = [Record(index, time, None, b"v") for index, time in enumerate(times)]
     batch = build_batch(records, codec=codec)

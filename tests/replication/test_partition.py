@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import RequestError
@@ -246,7 +246,6 @@ def test_transactional_batches_are_refused() -> None:
     assert world.partition.log.log_end_offset == 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["append", "sync", "begin", "end", "durable", "fast"]), max_size=30))
 def test_the_watermark_is_never_wrong(steps: list[str]) -> None:
     """Whatever the order: it only rises, stays within the log, counts nothing unsynced while durable, and releases

@@ -95,7 +95,7 @@ def test_an_epoch_of_the_future_is_out_of_range() -> None:
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_follower_always_arrives_at_what_the_leader_has(data: st.DataObject) -> None:
     """Any two logs with a common beginning, each with epochs of its own behind it, the leader with the latest: a few questions, and what is

@@ -63,7 +63,7 @@ def run(maker: LogMaker, steps: list[Step]) -> None:
             maker.marker(producer, commit=what == "commit")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=STEPS,
     cut=st.integers(0, 200),
@@ -96,7 +96,7 @@ def test_readers_see_what_a_broker_would_show(
             assert records(Path(directory), isolationLevel=level) == expected, level
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=STEPS, moment=st.integers(-5, 105), tasks=st.integers(1, 9), cleanly=st.booleans())
 def test_times_and_splits_lose_nothing(steps: list[Step], moment: int, tasks: int, cleanly: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -386,4 +386,4 @@ class ManyFiles(RuleBasedStateMachine):
 
 
 TestManyFiles = ManyFiles.TestCase
-TestManyFiles.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestManyFiles.settings = settings(max_examples=60, stateful_step_count=30)

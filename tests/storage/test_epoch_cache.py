@@ -75,7 +75,7 @@ class EpochModel(RuleBasedStateMachine):
 
 
 TestEpochModel = EpochModel.TestCase
-TestEpochModel.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestEpochModel.settings = settings(max_examples=80, stateful_step_count=25)
 
 
 def cache() -> LeaderEpochCache:

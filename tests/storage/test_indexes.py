@@ -122,10 +122,10 @@ class OffsetIndexModel(RuleBasedStateMachine):
 
 
 TestOffsetIndexModel = OffsetIndexModel.TestCase
-TestOffsetIndexModel.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TestOffsetIndexModel.settings = settings(max_examples=30, stateful_step_count=15)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(-5, 40), st.integers(0, 3)), max_size=60),
     st.integers(-3, 1000),
@@ -154,7 +154,7 @@ def test_time_index_is_a_running_maximum(
     index.check(deep=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9), st.integers(0, 9)), max_size=140),
     st.integers(0, 300),

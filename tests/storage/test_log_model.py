@@ -343,7 +343,7 @@ class PosixLogMachine(LogMachine):
             shutil.rmtree(self.root)
 
 
-_QUICK = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+_QUICK = settings(suppress_health_check=list(HealthCheck), print_blob=False)
 LogMachine.TestCase.settings = settings(_QUICK, max_examples=80, stateful_step_count=40)
 PosixLogMachine.TestCase.settings = settings(_QUICK, max_examples=10, stateful_step_count=30)
 TestLogAgainstModel = LogMachine.TestCase

@@ -422,4 +422,4 @@ class ProducerModel(RuleBasedStateMachine):
 
 
 TestProducerModel = ProducerModel.TestCase
-TestProducerModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestProducerModel.settings = settings(max_examples=80, stateful_step_count=40)

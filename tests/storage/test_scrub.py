@@ -69,7 +69,7 @@ def test_every_single_bit_is_found_and_its_batch_alone_is_blamed(number: int) ->
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 120)), min_size=2, max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shapes=SHAPES,
     epochs=st.lists(st.integers(0, 3), min_size=1, max_size=4).map(sorted),
@@ -118,7 +118,7 @@ def harms(draw: st.DrawFn) -> tuple[str, float, int]:
     return draw(st.sampled_from(["zero", "garbage", "cut"])), draw(st.floats(0, 1)), draw(st.integers(1, 700))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(shapes=SHAPES, harm=st.lists(harms(), min_size=1, max_size=4), seed=st.integers(0, 1 << 32))
 @example(shapes=[(3, 55), (2, 0), (1, 0)], harm=[("zero", 0.0, 267)], seed=0)
 def test_whatever_a_disk_does_nothing_changed_is_served_and_nothing_sound_is_lost(
@@ -202,7 +202,7 @@ def test_between_two_that_are_gone_the_index_knows_where_a_batch_belongs(has_ind
         assert (served, refused) == ([before[0], before[4]], [range(1, 4)])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0, 30])), min_size=4, max_size=40),
     source=st.integers(0, 40),

@@ -453,4 +453,4 @@ class BothDisks(RuleBasedStateMachine):
 
 
 TestBothDisks = BothDisks.TestCase
-TestBothDisks.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBothDisks.settings = settings(max_examples=40, stateful_step_count=25)

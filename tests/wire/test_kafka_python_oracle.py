@@ -35,7 +35,7 @@ def their_classes() -> Iterator[Any]:
 @pytest.mark.parametrize(
     "theirs", sorted(their_classes(), key=lambda cls: cls.name), ids=lambda cls: cls.name
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**32))
 def test_kafka_python_reads_and_writes_the_same_bytes(theirs: Any, seed: int, build_message: Any) -> None:
     api = spec(theirs.API_KEY)

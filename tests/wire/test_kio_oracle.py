@@ -135,7 +135,7 @@ def _kio_bytes(entity: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", [name for name in schema_name_map if name not in SKIPPED])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**32))
 def test_bytes_and_values_agree_with_kio(name: str, seed: int) -> None:
     rng = Random(seed)

@@ -42,7 +42,7 @@ def assert_dealt_out(members: list[Subscriber], counts: dict[str, int], shares: 
 
 
 @pytest.mark.parametrize("name", EAGER)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_everything_is_dealt_out_once_to_subscribers(name: str, data: st.DataObject) -> None:
     members, counts = data.draw(subscribers()), data.draw(COUNTS)
@@ -50,7 +50,7 @@ def test_everything_is_dealt_out_once_to_subscribers(name: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("name", ["roundrobin", "sticky"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_members_with_the_same_topics_get_the_same_number(name: str, data: st.DataObject) -> None:
     members, counts = data.draw(subscribers(same=True)), data.draw(COUNTS)
@@ -58,7 +58,7 @@ def test_members_with_the_same_topics_get_the_same_number(name: str, data: st.Da
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(members=subscribers(), counts=COUNTS)
 def test_sticky_is_even_where_it_can_be(members: list[Subscriber], counts: dict[str, int]) -> None:
     """Nobody has two more than somebody who could take one of them."""
@@ -70,7 +70,7 @@ def test_sticky_is_even_where_it_can_be(members: list[Subscriber], counts: dict[
                     assert len(shares[taker.member_id]) + 1 >= len(share), (giver, taker, tp)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(members=subscribers(same=True), counts=COUNTS, data=st.data())
 def test_sticky_moves_no_more_than_it_must(
     members: list[Subscriber], counts: dict[str, int], data: st.DataObject
@@ -95,7 +95,7 @@ def test_a_newcomer_gets_its_share_and_the_others_keep_the_rest() -> None:
     assert all(set(after[member.member_id]) <= set(member.owned) for member in owned)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(members=subscribers(), counts=COUNTS, data=st.data())
 def test_cooperative_members_are_never_given_what_another_one_owns(
     members: list[Subscriber], counts: dict[str, int], data: st.DataObject

@@ -40,7 +40,7 @@ def batches(draw: st.DrawFn) -> bytes:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batch=batches(), skip=st.integers(0, 30))
 def test_records_are_what_the_plain_reader_sees(batch: bytes, skip: int) -> None:
     header = read_header(batch)
@@ -62,7 +62,7 @@ def test_records_are_what_the_plain_reader_sees(batch: bytes, skip: int) -> None
     assert decode_batch(memoryview(batch), 0, header, TP, start) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batch=batches(), where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_damage_is_an_error_or_harmless_never_anything_else(batch: bytes, where: float, byte: int) -> None:
     header = read_header(batch)

@@ -318,4 +318,4 @@ def _plain(value: GroupMetadataValue) -> Any:
 
 
 TestClassicGroups = ClassicGroupsMachine.TestCase
-TestClassicGroups.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestClassicGroups.settings = settings(max_examples=120, stateful_step_count=50)

@@ -290,7 +290,6 @@ TestGroupModel = pytest.mark.timeout(300)(GroupModel.TestCase)
 TestGroupModel.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 

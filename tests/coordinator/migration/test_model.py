@@ -318,7 +318,6 @@ def _places(member: Stored) -> list[tuple[bytes, int]]:
 SETTINGS = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestMigrationModel = pytest.mark.timeout(600)(MigrationModel.TestCase)

@@ -17,7 +17,7 @@ from tidelog.testing.history.files import read_history, write_history
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(seed=SEEDS, steps=st.integers(0, 300))
 def test_a_correct_log_has_no_anomalies(seed: int, steps: int) -> None:
     check(correct_history(seed, steps)).raise_if_dirty()
@@ -28,7 +28,7 @@ def test_every_anomaly_can_be_put_in() -> None:
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=SEEDS)
 def test_one_anomaly_is_found(name: str, seed: int) -> None:
     history = correct_history(seed)
@@ -36,7 +36,7 @@ def test_one_anomaly_is_found(name: str, seed: int) -> None:
     assert name in check(history).names
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=SEEDS, name=st.sampled_from([None, *INJECTIONS]))
 def test_a_history_that_was_written_and_read_says_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, name: str | None
