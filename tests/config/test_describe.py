@@ -126,6 +126,14 @@ def test_advertised_listeners_are_always_told() -> None:
     assert (entry.value, entry.source) == ("PLAINTEXT://127.0.0.1:9092", ConfigSource.DEFAULT_CONFIG)
 
 
+def test_advertised_listeners_are_as_settled_as_the_listeners_they_are_made_of() -> None:
+    """A test of kafka-python's asks whether they are static, as they are with the properties that Kafka comes with."""
+    broker = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9192"})
+    (entry,) = describe_broker(broker, {"advertised.listeners"})
+    assert (entry.value, entry.source) == ("PLAINTEXT://127.0.0.1:9192", ConfigSource.STATIC_BROKER_CONFIG)
+    assert entry.read_only and not entry.synonyms
+
+
 def test_only_what_is_asked_for_is_answered() -> None:
     assert [entry.name for entry in describe_topic({}, UNTOUCHED, {"retention.ms", "no.such"})] == [
         "retention.ms"

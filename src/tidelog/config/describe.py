@@ -133,7 +133,8 @@ def _broker_entry(name: str, broker: BrokerConfig) -> ConfigEntry:
     if setting is None:
         # Whatever a plug-in would read may be a secret.
         return ConfigEntry(name, None, source, True, True, ConfigType.UNKNOWN, "", chain)
-    if name == "advertised.listeners" and not chain:
+    if name == "advertised.listeners" and not chain:  # made of `listeners`, and as settled as those are
+        source = broker_synonyms("listeners", broker)[0].source
         return _entry(name, setting, ",".join(map(str, broker.advertised)), source, chain)
     if name in broker:
         value = None if setting.sensitive else setting.format(broker[name])
