@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/interop" in item.path.as_posix():
             item.add_marker(pytest.mark.interop)
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(900))
 
 
 def need_kafka(version: str) -> str:
@@ -41,10 +41,10 @@ def client_version(request: pytest.FixtureRequest) -> str:
     return need_kafka(request.param)
 
 
-def new_broker(durability: str = "fsync") -> Peer:
+def new_broker(durability: str = "fsync", settings: dict[str, str] | None = None) -> Peer:
     if os.environ.get("TIDELOG_TEST_BROKER") == "kafka":
-        return KafkaPeer()
-    return TidelogPeer(durability=durability)
+        return KafkaPeer(overrides=settings)
+    return TidelogPeer(durability=durability, settings=settings)
 
 
 @pytest.fixture(scope="session")

@@ -20,16 +20,12 @@ from tools.peers.process import Peer
 
 MODULE = "github.com/twmb/franz-go@v1.22.2"
 FETCH_SECONDS_MAX = 200.0
-SUITE_SECONDS_MAX = 280
+SUITE_SECONDS_MAX = 400
 PASSED_MIN = 100  # fewer would mean that the pattern below leaves out more than it names
 
 LEFT_OUT = (
-    "TestGroup",  # consumer groups
-    "848",  # the newer group protocol
     "ShareGroup",
-    "TestConsumeRegex$",  # looks for __consumer_offsets, which comes with groups
-    "TestIssue523",  # reads as a member of a group
-    "TestTxn",  # transactions
+    "Txn",  # transactions
     "SCRAM",  # needs a second listener with accounts
 )
 
