@@ -17,6 +17,7 @@ import pytest
 
 from examples.food_delivery.place import Place
 from examples.food_delivery.run import BROKERS
+from tools.peers.tidelog import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -32,6 +33,7 @@ def running(directory: Path, port: int, *more: str) -> Iterator[tuple[subprocess
                 *(sys.executable, "-m", "examples.food_delivery.run", "--rate", "20"),
                 *("--port", str(port), "--directory", str(directory), *more),
             ],
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
