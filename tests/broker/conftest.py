@@ -78,14 +78,19 @@ class Wire:
     # ---- frames
 
     def send(self, request: Any, version: int | None = None) -> None:
+        self._sock.sendall(self._encoded(request, version))
+
+    def send_together(self, *requests: Any) -> None:
+        """So that they arrive at the same time."""
+        self._sock.sendall(b"".join(self._encoded(request, None) for request in requests))
+
+    def _encoded(self, request: Any, version: int | None) -> bytes:
         key = _KEYS[type(request)]
         if version is None:
             version = APIS[key].max_version
         correlation_id = next(self._correlation_ids)
-        self._sock.sendall(
-            encode_request(RequestHeader(key, version, correlation_id, self.client_id), request)
-        )
         self._sent.append((key, version, correlation_id))
+        return encode_request(RequestHeader(key, version, correlation_id, self.client_id), request)
 
     def receive(self, timeout: float = ANSWER_SECONDS_MAX) -> Any:
         """The next answer, checked to be that of the oldest request."""

@@ -75,15 +75,17 @@ def connect_as(broker: OwnBroker) -> Iterator[ConnectAs]:
         wire.close()
 
 
-def send_heartbeat(member: Member) -> None:
-    member.wire.send(
-        HeartbeatRequest(
-            group_id=member.group_id,
-            generation_id=member.generation,
-            member_id=member.id,
-            group_instance_id=member.instance_id,
-        )
+def heartbeat_of(member: Member) -> HeartbeatRequest:
+    return HeartbeatRequest(
+        group_id=member.group_id,
+        generation_id=member.generation,
+        member_id=member.id,
+        group_instance_id=member.instance_id,
     )
+
+
+def send_heartbeat(member: Member) -> None:
+    member.wire.send(heartbeat_of(member))
 
 
 def send_leave(member: Member) -> None:
@@ -204,6 +206,19 @@ def test_the_clients_next_request(connect_as: ConnectAs, topic: Topic) -> None:
     )
     assert answer(member) == "NONE"
     assert member.wire.receive(AT_ONCE_SECONDS).topics[0].partitions[0].error_code == 0
+
+
+def test_a_request_that_came_before_it_could_wait(connect_as: ConnectAs, topic: Topic) -> None:
+    """A heartbeat behind a commit is judged when that is on the disk; the client may have sent more by then."""
+    (member,) = stable(connect_as, new_id(), session_timeout_ms=60_000)
+    commits = [
+        commit_request(member.group_id, (topic, 0, offset), member_id=member.id, epoch=member.generation)
+        for offset in (7, 8)
+    ]
+    member.wire.send_together(commits[0], heartbeat_of(member), commits[1])
+    answers = [member.wire.receive(AT_ONCE_SECONDS) for _ in range(3)]
+    assert answers[1].error_code == 0
+    assert [answers[each].topics[0].partitions[0].error_code for each in (0, 2)] == [0, 0]
 
 
 def test_the_clients_next_heartbeat_waits_instead(connect_as: ConnectAs) -> None:

@@ -423,6 +423,13 @@ class Connection:
         """For an answer that is not there yet."""
         return bool(self._answers)
 
+    def has_more_behind(self, pending: Pending) -> bool:
+        """Whether the client has sent something since, whose answer has to wait for this one."""
+        answers = self._answers
+        if not answers or answers[-1] is pending:
+            return pending.alone and bool(self._leftover)
+        return pending in answers
+
     @property
     def held_bytes(self) -> int:
         """Memory that this connection keeps busy: what it has begun to send, what waits, and what it does not take."""

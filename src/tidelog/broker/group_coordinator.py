@@ -149,7 +149,7 @@ class GroupCoordinator:
 
         def answer_or_hold(response: Any) -> None:
             seconds = 0.0
-            if response.error_code == ErrorCode.NONE:
+            if response.error_code == ErrorCode.NONE and not context.connection.has_more_behind(pending):
                 seconds = self._hold_seconds(context, member, patience_ms)
             if seconds > 0:
                 ask_again = partial(self._ask, question, answer)
