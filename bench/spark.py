@@ -132,7 +132,9 @@ class Bench:
         return Asked("read", {"format": format, "options": {**servers, **tuned, **columns}, "action": kind})
 
     def _sink(self, child: SparkChild, variant: str, data: Data) -> Sample:
-        with self._topic() as topic, memory_at_hand.at_hand(data.rows * data.size):
+        written = data.rows * data.size
+        # As much again for what Java and Python hold on the way: they would take what the log is to have.
+        with self._topic() as topic, memory_at_hand.at_hand(2 * written):
             options = {
                 "kafka.bootstrap.servers": self._peer.bootstrap,
                 "topic": topic,
