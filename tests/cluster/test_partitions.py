@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from random import Random
 
 from tidelog.cluster.partitions import PartitionTable
@@ -23,7 +25,9 @@ class NoFlushes:
     def request(self, partition: Partition, /) -> None: ...
 
 
-def _started(disk: SimDisk) -> tuple[LogManager, PartitionTable]:
+def _started(
+    disk: SimDisk, on_dir_offline: Callable[[str], None] = lambda path: None
+) -> tuple[LogManager, PartitionTable]:
     """A broker that has opened its logs, before its metadata knew of any topic."""
     logs = LogManager(disk, SimClock(), Random(0), ["/data"], node_id=0, cluster_id="c")
     logs.open_directories()
@@ -34,7 +38,7 @@ def _started(disk: SimDisk) -> tuple[LogManager, PartitionTable]:
         lambda topic: TopicPolicy(LogConfig(), BatchRules(), durable=False),
         broker_id=0,
         now=lambda: 0.0,
-        on_dir_offline=lambda path: None,
+        on_dir_offline=on_dir_offline,
     )
     return logs, table
 
@@ -76,3 +80,19 @@ def test_an_id_that_was_given_late_is_not_lost_again() -> None:
     logs, table = _started(disk.crash("lose_unsynced"))
     assert not logs.failed_logs
     assert logs.logs["orders", 0].topic_id == TOPIC_ID
+
+
+def test_a_directory_that_fails_in_a_checkpoint_is_told_of_also_without_partitions() -> None:
+    """Found by simulation: storage knew first, and a broker that had no partition yet went on, registered and active, without a disk."""
+    disk = SimDisk(Random(0))
+    told: list[str] = []
+    logs, table = _started(disk, told.append)
+    disk.fail("sync directory", errno.EIO)
+    checkpoint = logs.checkpoint()
+    checkpoint.run()
+    failed = checkpoint.finish(0)
+    assert list(failed) == ["/data"]
+    for _ in range(2):
+        for path, error in failed.items():
+            table.dir_failed(path, error)
+    assert told == ["/data"]

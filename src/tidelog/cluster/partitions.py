@@ -65,6 +65,8 @@ class PartitionTable:
         self._flush_queue = flush_queue
         self._policy_of = policy_of
         self._on_dir_offline = on_dir_offline
+        self._dirs_told: set[str] = set()
+        """Directories of which whoever runs the broker knows that they are offline. Storage may know it before."""
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         # Partitions of the metadata that could not be opened: clients hear of a failing disk, not of a missing topic.
@@ -277,7 +279,8 @@ class PartitionTable:
             for partition in self.all()
             if partition.stopped_with is None and log_dir_of(partition) == path
         ]
-        if affected or path not in self._logs.offline_dirs:
+        if affected or path not in self._dirs_told:
+            self._dirs_told.add(path)
             logger.error("log directory %s goes offline with %d partitions: %s", path, len(affected), error)
             self._logs.fail_dir(path, error)
             self._on_dir_offline(path)

@@ -184,7 +184,7 @@ class Machines:
             node = self.nodes[node_id]
             node.disk.faults.clear()
             if node.process.is_paused:
-                node.process.paused_until = self.heap.now
+                self.heap.resume(node.process)
                 self.resumed_at[node_id] = self.heap.now
             node.syncs.slow = 0.0
 

@@ -9,11 +9,12 @@ from tidelog.quorum.effects import InstallSnapshot, Truncate
 from tidelog.quorum.roles import Leader, Role
 from tidelog.replication.leader import ReplicaFetch
 from tidelog.replication.partition import Partition
+from tidelog.storage.files import SYNC_FAILED, join
 from tidelog.storage.log import Log
 from tidelog.testing.sim import quorum_invariants
 from tidelog.testing.sim.cluster_checks import MetadataInvariant, metadata_invariants
 from tidelog.testing.sim.cluster_group_checks import ShardsAreTheirLogs
-from tidelog.testing.sim.disk import CrashMode
+from tidelog.testing.sim.disk import CrashMode, SimDisk
 from tidelog.testing.sim.events import Process
 from tidelog.testing.sim.quorum_invariants import NoLonelyLeader
 from tidelog.testing.sim.replication_checks import invariants
@@ -105,6 +106,9 @@ class Watch:
 
     def ended(self, node_id: int, crash: CrashMode | None, *, was_running: bool, disk_failed: bool) -> None:
         """Whatever its logs must have when it comes back. None: its disk is gone. A sync that fails while a node starts may take what the life before had not synced."""
+        if crash is None:
+            for invariant in self._quorum:
+                invariant.disk_replaced(node_id)
         for ledger in self.ledgers.values():
             replica = ledger.replicas.get(node_id)
             if replica is None:
@@ -114,7 +118,8 @@ class Watch:
             if crash is None or replica.broker.partition.stopped_with is not None:
                 replica.kept = None
             elif just_ended:
-                replica.kept = log.log_end_offset if crash == "keep_all" else log.recovery_point
+                is_trusted = crash == "keep_all" and not _is_doubted(self._world.disks[node_id], log)
+                replica.kept = log.log_end_offset if is_trusted else log.recovery_point
             elif (crash == "random" or disk_failed) and replica.kept is not None:
                 replica.kept = min(replica.kept, log.recovery_point)
 
@@ -272,6 +277,11 @@ class Watch:
     def quorum_arrived(self, node: SimNode, source: int, message: Any) -> None:
         for invariant in self._on_arrived:
             invariant.arrived(node, source, message)
+
+
+def _is_doubted(disk: SimDisk, log: Log) -> bool:
+    """A sync has failed, perhaps before the process heard of it: the next start believes only what was synced (`storage/failed_sync.py`)."""
+    return disk.exists(join(log.directory, SYNC_FAILED))
 
 
 def _partition(image: MetadataImage, key: Key) -> Any:

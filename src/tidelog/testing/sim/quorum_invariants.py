@@ -97,6 +97,9 @@ class Invariant:
     def moment(self) -> None:
         """An event has passed."""
 
+    def disk_replaced(self, node_id: int) -> None:
+        """Within the fault atlas (H14): all other voters follow one leader, and have all that it has."""
+
 
 class SingleLeader(Invariant):
     """I10: at most one leader per epoch."""
@@ -144,6 +147,10 @@ class PersistBeforeSend(Invariant):
             given = self._votes.setdefault((sender.id, epoch), voted)
             if given != voted:
                 raise Violation(f"I11: node {sender.id} has voted for {given} and {voted} in epoch {epoch}")
+
+    def disk_replaced(self, node_id: int) -> None:
+        """Its votes went with its disk: asked late by a candidate of an epoch that has its leader, it may vote again. There is no second leader for that (I10)."""
+        self._votes = {key: voted for key, voted in self._votes.items() if key[0] != node_id}
 
 
 def _rests_on(sender: ObservedNode, to: int, message: Any) -> tuple[int | None, int | None]:
