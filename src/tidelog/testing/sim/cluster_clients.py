@@ -244,15 +244,15 @@ class SimProducer(SimClient):
     def _start_over(self, answer: Produced) -> None:
         """What was acknowledged with acks=1 is gone, and its sequence numbers with it. With acks=all that must never be."""
         self.world.sometimes(f"producer told {answer.error.name}")
-        if self._acks_all:
-            if answer.leader_epoch >= self.world.leader_epoch_of(self.topic, self._index):
-                raise Violation(
-                    "SequencesAreKept",
-                    f"producer {self.own_id} at {self._sequences.get(self._index, 0)} of {self.topic}-{self._index} was told {answer.error.name}",
-                )
-            # A leader of the past that does not know it: it has not seen what was sent to others since.
+        if answer.leader_epoch < self.world.leader_epoch_of(self.topic, self._index):
+            # A leader of the past that does not know it: it has not seen what was sent to others since. Sent as another producer's it would be there twice.
             self.refresh()
             self.process.call_later(self.soon(), self._send_if_any)
             return
+        if self._acks_all:
+            raise Violation(
+                "SequencesAreKept",
+                f"producer {self.own_id} at {self._sequences.get(self._index, 0)} of {self.topic}-{self._index} was told {answer.error.name}",
+            )
         self._producer_id = -1
         self._init()
