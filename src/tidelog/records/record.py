@@ -125,9 +125,7 @@ def _read_record(
     payload: memoryview, cursor: int, header: BatchHeader, append_time: int | None
 ) -> tuple[Record, int]:
     length, cursor = read_varint(payload, cursor)
-    end = cursor + length
-    if length < 0 or end > len(payload):
-        _record_end(payload, cursor, length)
+    end = _record_end(payload, cursor, length)
     timestamp_delta, cursor = read_varlong(payload, cursor + 1)  # one byte of attributes, unused
     offset_delta, cursor = read_varint(payload, cursor)
     key, cursor = _read_bytes(payload, cursor, end)

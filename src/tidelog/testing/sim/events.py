@@ -17,12 +17,14 @@ WALL_MS: Final = 1_700_000_000_000
 
 
 class Event:
-    __slots__ = ("action", "at", "process")
+    __slots__ = ("action", "at", "is_held", "process")
 
     def __init__(self, at: float, action: Callable[[], object], process: Process | None) -> None:
         self.at = at
         self.action: Callable[[], object] | None = action
         self.process = process
+        self.is_held = False
+        """Its process was paused when it fell due."""
 
     def cancel(self) -> None:
         self.action = None
@@ -52,9 +54,9 @@ class EventHeap:
 
     def resume(self, process: Process) -> None:
         """It goes on now, earlier than planned: so does what fell due meanwhile, in its order."""
-        planned, process.paused_until = process.paused_until, self.now
-        for index, (at, sequence, event) in enumerate(self._heap):
-            if event.process is process and at == planned:
+        process.paused_until = self.now
+        for index, (_, sequence, event) in enumerate(self._heap):
+            if event.process is process and event.is_held:
                 event.at = self.now
                 self._heap[index] = (self.now, sequence, event)
         heapify(self._heap)
@@ -72,7 +74,7 @@ class EventHeap:
                 continue
             if process is not None:
                 if process.paused_until > event.at:
-                    event.at = process.paused_until
+                    event.at, event.is_held = process.paused_until, True
                     self._push(event)
                     continue
                 if not process.touched:
@@ -121,7 +123,7 @@ class Process:
         if not self.alive:
             return
         if self.paused_until > self.heap.now:
-            self.heap.at(self.paused_until, action, self)
+            self.heap.at(self.paused_until, action, self).is_held = True
             return
         if not self.touched:
             self.touch()
